@@ -20,6 +20,7 @@ from benchmarks.speculation import Times, answer, options_of
 from benchmarks.texts import CLASSES
 from twofold import LLM
 from twofold.engine.draft.drafter import SequenceDrafter
+from twofold.engine.scheduler.draft_model import ModelDrafts
 from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.formats.fetch.sources import resolve
@@ -58,7 +59,8 @@ def run(setting: Setting) -> dict[str, Any]:
         ]
         scheduler: Any = llm.engine.scheduler
         unit = scheduler.step_time.predict(StepShape(1, 1))
-        shares = [scheduler._draft_model.predict(StepShape(rows, 1)) / unit for rows in (1, 16)]
+        model = next(each for each in scheduler.features if isinstance(each, ModelDrafts))
+        shares = [model.predict(StepShape(rows, 1)) / unit for rows in (1, 16)]
         print(
             f"  a pass of 1 and of 16 rows takes {shares[0]:.2f} and {shares[1]:.2f} of a step of one row", flush=True
         )
@@ -111,7 +113,9 @@ def _drafters(llm: LLM, way: str, trials: Trials) -> Iterator[None]:
     """Switches the draft model off, or everything else. Alone it computes every prompt, even if that is not predicted
     to pay, and its drafts are counted."""
     scheduler: Any = llm.engine.scheduler
-    model, propose, learn = scheduler._draft_model, Speculator._proposal, SequenceDrafter.learn_model
+    features, propose, learn = scheduler.features, Speculator._proposal, SequenceDrafter.learn_model
+    speculator = next(each for each in features if isinstance(each, Speculator))
+    model = speculator.model
 
     def nothing(self: Speculator, sequence: Any, least: float, feed: int) -> None:
         propose(self, sequence, least, feed)
@@ -128,8 +132,9 @@ def _drafters(llm: LLM, way: str, trials: Trials) -> Iterator[None]:
             patches.enter_context(patch.object(Speculator, "_catches_up", lambda *_: True))
             patches.enter_context(patch.object(SequenceDrafter, "learn_model", counted))
         elif way != "draft model":
-            scheduler._draft_model = scheduler._speculator.model = None
+            scheduler.features = tuple(each for each in features if each is not model)
+            speculator.model = None
         try:
             yield
         finally:
-            scheduler._draft_model = scheduler._speculator.model = model
+            scheduler.features, speculator.model = features, model

@@ -11,7 +11,7 @@ import statistics
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -26,6 +26,8 @@ from twofold.core.request import RequestOptions
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import TokensPrompt
 from twofold.engine.scheduler import sequence as sequences
+from twofold.engine.scheduler.feature import StepFeature
+from twofold.engine.scheduler.speculation import Speculator
 
 ROWS: Final = (1, 2, 4, 8, 16, 32)
 STEPS: Final = 24
@@ -110,29 +112,21 @@ def run(setting: Setting) -> dict[str, Any]:
     return report
 
 
-class FixedDrafts:
+class FixedDrafts(StepFeature):
     """Proposes the same token ``count`` times, always."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def propose(self, decoding: Iterable[sequences.Sequence], rows: int) -> dict[int, array[int]]:
+    def propose(self, decoding: Collection[sequences.Sequence], rows: int) -> dict[int, array[int]]:
         count = min(self._count, rows)
         return {each.sequence_id: array("i", [5] * count) for each in decoding if count and each.speculates}
-
-    def learn(self, *_: object) -> None:
-        """Learns nothing."""
-
-    feed = forget = learn
-
-    def predicted(self, *_: object) -> int:
-        return 0
 
 
 class TimedSpeculator:
     """Passes every call on to ``speculator`` and adds up the seconds of those that a step waits for.
 
-    ``feed`` runs while another step is computed, so it does not count."""
+    ``overlap`` runs while another step is computed, so it does not count."""
 
     def __init__(self, speculator: Any) -> None:
         self._speculator = speculator
@@ -140,31 +134,35 @@ class TimedSpeculator:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         call = getattr(self._speculator, name)
-        if name == "feed":
+        if name == "overlap":
             return cast("Callable[..., Any]", call)
 
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **named: Any) -> Any:
             began = time.perf_counter()
             try:
-                return call(*arguments)
+                return call(*arguments, **named)
             finally:
                 self.seconds += time.perf_counter() - began
 
         return timed
 
 
+def _replaced(features: Iterable[StepFeature], speculator: StepFeature) -> tuple[StepFeature, ...]:
+    return tuple(speculator if isinstance(each, Speculator) else each for each in features)
+
+
 def _price(llm: LLM, setting: Setting) -> dict[int, float]:
     """Seconds of steps of one sequence by rows, all with logits, relative to one row."""
-    scheduler: Any = llm.engine.scheduler
-    own, found = scheduler._speculator, defaultdict[int, list[float]](list)
+    scheduler, found = llm.engine.scheduler, defaultdict[int, list[float]](list)
+    own = scheduler.features
     for _ in range(1 if setting.quick else 3):
         for rows in ROWS:
-            scheduler._speculator = FixedDrafts(rows - 1)
+            scheduler.features = _replaced(own, FixedDrafts(rows - 1))
             params = SamplingParams(temperature=0.7, seed=rows, max_tokens=STEPS, ignore_eos=True)
             (output,) = llm.generate({"prompt_token_ids": [7] * 256}, params, options=options_of("price"))
             work = output.metrics.record.decode
             found[rows].append(work.seconds / work.steps)
-    scheduler._speculator = own
+    scheduler.features = own
     costs = {rows: median(seconds) / median(found[1]) for rows, seconds in found.items()}
     best = max(costs, key=lambda rows: rows / costs[rows])
     print("  seconds of a step by rows: " + ", ".join(f"{rows}: {cost:.2f}" for rows, cost in costs.items()))
@@ -213,9 +211,10 @@ def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, A
     """Prose in a batch: seconds from the first token on. Each round runs plain, drafts, drafts, plain, so that a slow
     drift of the machine cancels; ``noise`` compares the plain runs of a round with each other. ``share``
     is the part of the runs with drafts that the speculator's own calls take; noise does not hide it."""
-    scheduler: Any = llm.engine.scheduler
-    own = scheduler._speculator
-    scheduler._speculator = timed = TimedSpeculator(own)
+    scheduler = llm.engine.scheduler
+    own = scheduler.features
+    timed = TimedSpeculator(next(each for each in own if isinstance(each, Speculator)))
+    scheduler.features = _replaced(own, cast("StepFeature", timed))
     tasks = [PROSE[number % len(PROSE)] for number in range(streams)]
     length = 8 if setting.quick else 48
     gains, noise, drafting = [], [], 0.0
@@ -233,7 +232,7 @@ def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, A
         drafting += seconds[1] + seconds[2]
         gains.append((seconds[0] + seconds[3]) / (seconds[1] + seconds[2]))
         noise.append(seconds[0] / seconds[3])
-    scheduler._speculator = own
+    scheduler.features = own
     share = timed.seconds / drafting
     gain = statistics.median(gains)
     print(

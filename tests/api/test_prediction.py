@@ -9,6 +9,7 @@ import pytest
 
 from tests.api.completions import data_of
 from tests.engine.conftest import MakeLLM
+from tests.engine.drafts import use
 from tests.engine.scheduler.test_speculation import FixedTimes
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.openai.chat import ChatRequest
@@ -122,7 +123,7 @@ def test_a_prediction_needs_speculation() -> None:
 def llm(make_llm: MakeLLM) -> LLM:
     """An engine to which a row always costs a hundredth of a step."""
     made = make_llm(context=CONTEXT, blocks=400)
-    made.engine.scheduler._speculator = Speculator(FixedTimes(0.01), 31)
+    use(made, Speculator(FixedTimes(0.01), 31))
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -14,6 +14,7 @@ from twofold.core.step import StepPlan
 from twofold.engine.async_llm import AsyncLLM
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.draft_model import ModelDrafts, placeholders
+from twofold.engine.scheduler.feature import Gain, StepFeature
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.speculation import Speculator, _Allotment
 
@@ -26,26 +27,15 @@ def key_of(sequence: Sequence) -> Key:
     return tuple(sequence.tokens[: sequence.prompt_length]), sequence.seed
 
 
-class Recorder:
+class Recorder(StepFeature):
     """Proposes nothing. ``found`` has the tokens of ended sequences, by prompt and seed."""
 
     def __init__(self) -> None:
         self.found: dict[Key, array[int]] = {}
 
-    def propose(self, _decoding: Iterable[Sequence], _rows: int) -> dict[int, array[int]]:
-        return {}
-
-    def predicted(self, _sequence: Sequence, _drafts: int) -> int:
-        return 0
-
-    def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
-        """Learns nothing."""
-
-    def feed(self, sequences: Iterable[Sequence]) -> None:
-        """Needs nothing."""
-
-    def forget(self, sequence: Sequence) -> None:
-        self.found[key_of(sequence)] = sequence.tokens[:]
+    def left(self, sequence: Sequence, _now: float) -> None:
+        if sequence.finish_reason is not None:
+            self.found[key_of(sequence)] = sequence.tokens[:]
 
 
 class Scripted(Recorder):
@@ -61,7 +51,7 @@ class Scripted(Recorder):
         self.drafted = 0
         self.accepted = 0
 
-    def propose(self, decoding: Iterable[Sequence], rows: int) -> dict[int, array[int]]:
+    def propose(self, decoding: Collection[Sequence], rows: int) -> dict[int, array[int]]:
         proposed: dict[int, array[int]] = {}
         for sequence in decoding:
             count = min(self._chance.randint(0, self._most), rows, sequence.limit - sequence.known - 1)
@@ -73,8 +63,8 @@ class Scripted(Recorder):
             proposed[sequence.sequence_id] = tokens
         return proposed
 
-    def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:  # noqa: ARG002
-        self.accepted += len(tokens) - 1
+    def advanced(self, gain: Gain) -> None:
+        self.accepted += max(len(gain.tokens) - 1, 0)
 
     def _tokens(self, sequence: Sequence, count: int) -> array[int]:
         known = self._known.get(key_of(sequence), array("i"))
@@ -90,9 +80,11 @@ class Scripted(Recorder):
         return tokens
 
 
-def use(llm: LLM | AsyncLLM, speculator: Recorder | None) -> None:
+def use(llm: LLM | AsyncLLM, speculator: Recorder | Speculator | None) -> None:
     """Replaces the speculator of an engine."""
-    llm._engine.scheduler._speculator = speculator  # type: ignore[assignment]
+    scheduler = llm._engine.scheduler
+    others = [each for each in scheduler.features if not isinstance(each, Recorder | Speculator)]
+    scheduler.features = (*others, *([] if speculator is None else [speculator]))
 
 
 def draft_config(path: Path | str) -> dict[str, Any]:

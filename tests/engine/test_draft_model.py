@@ -22,7 +22,7 @@ from twofold.engine.config import EngineOptions, SpeculativeConfig
 from twofold.engine.llm import LLM
 from twofold.engine.load import load_model
 from twofold.engine.scheduler import blocks
-from twofold.engine.scheduler.draft_model import passes
+from twofold.engine.scheduler.draft_model import ModelDrafts, passes
 from twofold.engine.scheduler.speculation import Speculator
 from twofold.fleet.memory import plan_of
 from twofold.models.ops import Batch
@@ -100,8 +100,7 @@ def test_nothing_is_left_after_the_last_request(tiny_gguf: Tiny) -> None:
     same = replace(TARGET, layers=1, ffn=64)
     target, draft = tiny_gguf(replace(same, layers=8)), tiny_gguf(same)
     with LLM(target.path, max_model_len=512, **config(draft)) as llm:
-        model = llm.engine.scheduler._draft_model
-        assert model is not None
+        (model,) = [each for each in llm.engine.scheduler.features if isinstance(each, ModelDrafts)]
         assert llm.loaded.draft_ratio < 0.6
         llm.generate([{"prompt_token_ids": range(3, 40)}] * 2, SamplingParams(max_tokens=60, ignore_eos=True, seed=1))
         llm.engine.check_idle()

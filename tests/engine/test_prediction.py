@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.conftest import MakeLLM
+from tests.engine.drafts import use
 from tests.engine.scheduler.test_speculation import FixedTimes
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
@@ -24,7 +25,7 @@ OTHER = tuple(range(200, 200 + TOKENS))
 def llm(make_llm: MakeLLM) -> LLM:
     """An engine to which a row always costs a hundredth of a step."""
     made = make_llm(context=128, blocks=400)
-    made.engine.scheduler._speculator = Speculator(FixedTimes(0.01), 31)
+    use(made, Speculator(FixedTimes(0.01), 31))
     return made
 
 

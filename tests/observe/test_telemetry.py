@@ -69,7 +69,7 @@ def test_a_request_is_a_span_with_its_phases(traced: Traced) -> None:
 
 def test_drafts_are_attributes_of_decode(traced: Traced) -> None:
     given = report()
-    given.record.speculate(drafted=9, accepted=6, predicted=0, saved_s=0.25)
+    given.record.speculate(drafted=9, accepted=6, saved_s=0.25)
     attributes = traced(reports=(given,))["decode"].attributes or {}
     found = [
         attributes[f"twofold.speculation.{name}"] for name in ("drafted_tokens", "accepted_tokens", "saved_seconds")

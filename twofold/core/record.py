@@ -174,11 +174,14 @@ class SequenceRecord:
         whole.pins = sorted(set(whole.pins))
         return whole
 
-    def speculate(self, drafted: int, accepted: int, predicted: int, saved_s: float) -> None:
-        """Counts the drafts of a step; the first ``predicted`` of them came from the client's prediction."""
+    def speculate(self, drafted: int, accepted: int, saved_s: float) -> None:
+        """Counts the drafts of a step."""
         self.drafted += drafted
         self.accepted += accepted
         self.saved_s += saved_s
+
+    def predict(self, predicted: int, accepted: int) -> None:
+        """Counts the first ``predicted`` drafts of a step, which came from the client's prediction."""
         self.predicted += predicted
         self.predicted_accepted += min(predicted, accepted)
 

@@ -24,6 +24,7 @@ from twofold.engine.kv_files import KVFiles, read_rate
 from twofold.engine.kv_folder import StoreFolder, open_folder, store_identity
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.draft_model import ModelDrafts
+from twofold.engine.scheduler.feature import StepFeature
 from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.speculation import Speculator
@@ -199,16 +200,17 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
 
 
-def _speculator(loaded: LoadedModel, limits: StepLimits, step_time: StepTimeModel) -> Speculator | None:
+def _speculation(loaded: LoadedModel, limits: StepLimits, step_time: StepTimeModel) -> list[StepFeature]:
     config, draft, model = loaded.config.options.speculation, loaded.config.draft, None
     if config.method == "off":
-        return None
+        return []
     if draft is not None:
         size = loaded.config.options.block_size
         model = ModelDrafts(
             step_time, loaded.draft_ratio, context=draft.context_length, rows=limits.rows, block_size=size
         )
-    return Speculator(step_time, config.num_speculative_tokens, model)
+    speculator = Speculator(step_time, config.num_speculative_tokens, model)
+    return [speculator] if model is None else [model, speculator]
 
 
 def _scheduler(loaded: LoadedModel, limits: StepLimits, manager: BlockManager, store: KVStore | None) -> Scheduler:
@@ -216,12 +218,13 @@ def _scheduler(loaded: LoadedModel, limits: StepLimits, manager: BlockManager, s
     budget: Budget = FixedBudget(limits.rows)
     if options.token_budget == "live":
         budget = LiveBudget(step_time, options.tpot_target_s, options.itl_limit_s)
+    loading = [] if store is None else [PrefixLoading(store, step_time)]
     return Scheduler(
         manager,
         limits,
         budget=budget,
         step_time=step_time,
-        speculator=_speculator(loaded, limits, step_time),
+        features=[*loading, *_speculation(loaded, limits, step_time)],
+        store=store,
         max_waiting=options.max_waiting_seqs,
-        loading=None if store is None else PrefixLoading(store, step_time),
     )

@@ -151,7 +151,7 @@ def test_steps_with_a_draft_model_and_a_prompt_keep_the_limit() -> None:
         blocks=400,
         budget=LiveBudget(times, 4.0, itl_limit_s=limit),
         model=times,
-        speculator=Speculator(times, 2, model),
+        features=[model, Speculator(times, 2, model)],
     )
     scheduler.add(make_sequence(0, list(range(30)), 200), 0.0)
     now = 0.0

@@ -7,6 +7,7 @@ import pytest
 from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
 from twofold.core.errors import BusyError
 from twofold.core.request import RequestOptions
+from twofold.engine.scheduler.feature import NEW
 from twofold.engine.scheduler.waits import TimeLimits
 
 PATIENT = RequestOptions(queue_limit_s=2.0)
@@ -53,7 +54,7 @@ def test_parallel_sequences_begin_with_the_one_that_computes_the_prompt() -> Non
 @pytest.mark.parametrize("seconds", [0.5, 1e6])
 def test_the_suggested_wait_is_at_most_two_minutes(seconds: float) -> None:
     limits = TimeLimits()
-    limits.wait(make_sequence(0, options=RequestOptions(queue_limit_s=seconds)))
+    limits.waits(make_sequence(0, options=RequestOptions(queue_limit_s=seconds)), NEW, 0.0)
     event = limits.reached(2e6)
     assert event is not None
     assert isinstance(event.error, BusyError)

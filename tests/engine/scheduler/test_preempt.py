@@ -22,7 +22,7 @@ from twofold.engine.scheduler.blocks import PreemptionCost
 from twofold.engine.scheduler.budget import FixedBudget
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.step_time import StepTimeModel
+from twofold.engine.scheduler.step_time import StepTimeModel, StepWork
 
 
 def crowd(scheduler: Scheduler, count: int = 4, answer: int = 24) -> list[Sequence]:
@@ -130,9 +130,9 @@ def test_without_knowledge_of_step_times_tokens_are_computed_again() -> None:
 
 def test_the_time_of_moves_is_learned() -> None:
     cost = PreemptionCost(make_manager(), StepTimeModel())
-    plan = StepPlan((), (BlockMove(MoveKind.OUT, 0, 1, 2),) * 4)
+    plan, outcome = StepPlan((), (BlockMove(MoveKind.OUT, 0, 1, 2),) * 4), StepOutcome((), 0.0, 0.04)
     for _ in range(100):
-        cost.learn_moves(plan, StepOutcome((), 0.0, 0.04))
+        cost.computed(plan, outcome, StepWork.measure(plan, outcome, StepTimeModel()))
     assert cost._block_s == pytest.approx(0.01, rel=0.01)
 
 

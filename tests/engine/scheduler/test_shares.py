@@ -162,7 +162,7 @@ def test_drafts_leave_rows_to_a_second_tenant(slots: int) -> None:
     """All of a tenant's sequences repeat themselves, so drafts would fill the step, and the slot that was freed for
     another tenant would get no row."""
     model = FixedTimes(0.001)
-    scheduler = make_scheduler(slots, 16, 8, blocks=400, model=model, speculator=Speculator(model, 8))
+    scheduler = make_scheduler(slots, 16, 8, blocks=400, model=model, features=[Speculator(model, 8)])
     for number in range(40):
         options = RequestOptions(tenant="bob")
         scheduler.add(make_sequence(number, TEXT, 400, options=options, arrival=float(number)), 0.0)

@@ -41,7 +41,7 @@ def proposed(speculator: Speculator, *sequences: Sequence, rows: int = 31) -> li
     """How many drafts each sequence gets, after its text was indexed."""
     for _ in range(2):  # a large batch skips the step after one without drafts
         speculator.propose(sequences, rows)
-    speculator.feed(sequences)
+    speculator.overlap(sequences)
     found = speculator.propose(sequences, rows)
     return [len(found.get(sequence.sequence_id, ())) for sequence in sequences]
 
@@ -114,8 +114,9 @@ def test_a_completion_is_proposed_only_under_its_own_salt() -> None:
     first = generating(0, [50, 51, 52], cache_salt="a")
     speculator.propose([first], 9)
     first.tokens.extend([60, 61, 62, 63, 64, 65])
-    speculator.forget(first)
-    speculator.feed(())
+    first.finish("abort")
+    speculator.left(first, 0.0)
+    speculator.overlap(())
     others = [generating(1 + i, [9, 60, 61, 62], cache_salt=salt) for i, salt in enumerate("ab")]
     assert proposed(speculator, *others) == [3, 0]
     assert len(speculator._memory("a").past) == 6
@@ -126,7 +127,7 @@ def test_a_completion_is_proposed_only_under_its_own_salt() -> None:
 
 def test_drafts_preempt_nothing_and_use_only_what_rows_are_left() -> None:
     """Blocks have 4 positions. Drafts of the first sequence could take 9 of 14 blocks; the second one needs 7."""
-    scheduler = make_scheduler(seqs=2, blocks=14, rows=60, logit_rows=14, speculator=Speculator(FixedTimes(0.001), 31))
+    scheduler = make_scheduler(seqs=2, blocks=14, rows=60, logit_rows=14, features=[Speculator(FixedTimes(0.001), 31)])
     for number, answer in enumerate((12, 3)):
         scheduler.add(make_sequence(number, TEXT, answer), 0.0)
     drafts = []

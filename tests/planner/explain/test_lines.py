@@ -80,7 +80,7 @@ def test_stalls_by_cause() -> None:
 def test_drafts_and_what_they_saved(saved_s: float, gain: str) -> None:
     record = recorded(41, 38)
     assert "drafted" not in explained(report(record))
-    record.speculate(drafted=1500, accepted=412, predicted=0, saved_s=saved_s)
+    record.speculate(drafted=1500, accepted=412, saved_s=saved_s)
     assert explained(report(record))["drafted"] == [f"412 of 1,500 tokens were right; {gain}"]
 
 

@@ -85,8 +85,9 @@ def test_phases_beside_their_limits() -> None:
 
 def test_drafts() -> None:
     given = report()
-    given.record.speculate(drafted=7, accepted=4, predicted=6, saved_s=0.5)
-    given.record.speculate(drafted=5, accepted=0, predicted=0, saved_s=-0.25)
+    given.record.speculate(drafted=7, accepted=4, saved_s=0.5)
+    given.record.predict(6, accepted=4)
+    given.record.speculate(drafted=5, accepted=0, saved_s=-0.25)
     (prompt,) = record(given)["prompts"]
     assert prompt["speculation"] == {
         "drafted_tokens": 12,

@@ -6,20 +6,22 @@ preempted when they run out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from operator import le
 from typing import Final
 
 from twofold.core.record import HeldPin
-from twofold.core.request import STORED_TTL, CachePin
+from twofold.core.request import STORED_TTL, CachePin, RequestOptions
 from twofold.core.step import StepOutcome, StepPlan
 from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.pool import blocks_for
 from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.kv.store import KVStore
+from twofold.engine.scheduler.feature import StepFeature
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel, StepWork
 
 HORIZON: Final = 128
 """Maximum number of future tokens of a sequence that admission plans for."""
@@ -183,7 +185,7 @@ class SequenceBlocks:
         self._pins.pop(sequence.sequence_id, None)
 
 
-class LookAhead:
+class LookAhead(StepFeature):
     """Whether blocks will last: an admitted sequence must not cause preemptions again and again.
 
     A sequence is admitted if the obtainable blocks cover its tokens and the growth of all running sequences: the tokens
@@ -202,23 +204,22 @@ class LookAhead:
         step = blocks_for(rows, manager.block_size)
         self._most = [window.max_blocks() + step for window in manager.windows]
 
-    def learn(self, sequence: Sequence) -> None:
-        """Learns from a sequence that ended how much of its limit it used."""
-        if sequence.samples:
+    def left(self, sequence: Sequence, now: float) -> None:
+        """Learns from a sequence that ended by itself how much of its limit it used."""
+        if sequence.samples and sequence.finish_reason in {"stop", "length"}:
             used = sequence.generated / (sequence.limit - sequence.prompt_length)
             self.share += SHARE_DECAY * (used - self.share)
 
-    def lasts(self, sequence: Sequence, others: Collection[Sequence], found: int = 0) -> bool:
-        """Whether blocks last if ``sequence`` runs beside ``others``. If it has no blocks yet, its first ``found``
-        tokens need no new ones."""
+    def lasts(self, sequence: Sequence, others: Collection[Sequence]) -> bool:
+        """Whether blocks last if ``sequence`` runs beside ``others``."""
         free = self._manager.obtainable()
-        free = _minus(free, self._needed(sequence, self._expected(sequence, alone=not others), found))
+        free = _minus(free, self._needed(sequence, self._expected(sequence, alone=not others)))
         for other in others:
             if min(free) < 0:
                 return False
             positions = self._expected(other, alone=False)
             if other.tables is None or positions > other.tables.room:
-                free = _minus(free, self._needed(other, positions, 0))
+                free = _minus(free, self._needed(other, positions))
         return min(free) >= 0
 
     def start(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
@@ -226,7 +227,7 @@ class LookAhead:
         if running and self._is_hopeless(sequence):
             return False
         swapped = sequence.state is SequenceState.SWAPPED
-        if self.lasts(sequence, running, self._blocks.shareable(sequence)) and self._blocks.start(sequence, now):
+        if self.lasts(sequence, running) and self._blocks.start(sequence, now):
             if swapped or self.lasts(sequence, running):  # now it is known which cached blocks it took
                 return True
             self._blocks.preempt(sequence, now)
@@ -249,10 +250,11 @@ class LookAhead:
         ahead = min(max(int(length) - sequence.generated, MIN_AHEAD), HORIZON)
         return min(sequence.known + ahead, sequence.positions_needed)
 
-    def _needed(self, sequence: Sequence, positions: int, found: int) -> tuple[int, ...]:
+    def _needed(self, sequence: Sequence, positions: int) -> tuple[int, ...]:
         """New blocks of each group that the sequence needs for ``positions``."""
         tables = sequence.tables
         if tables is None:
+            found = self._blocks.shareable(sequence)
             return tuple(map(min, self._manager.needed(None, found, max(positions, found)), self._most))
         counts = self._manager.needed(tables, sequence.computed, max(positions, sequence.computed))
         own = map(len, map(tables.own, range(len(counts))))
@@ -268,7 +270,18 @@ def least_urgent(running: Iterable[Sequence], urgency: Callable[[Sequence], floa
     return max(running, key=lambda sequence: (urgency(sequence), sequence.sequence_id))
 
 
-class PreemptionCost:
+def sequences_above_share(running: Collection[Sequence], head: RequestOptions) -> list[Sequence]:
+    """The sequences of the tenant that runs most, unless that are less than two more than the tenant of the ``head`` of
+    the queue runs; without those that rest or are more urgent than the head."""
+    slots = Counter(sequence.options.tenant for sequence in running)
+    greedy, most = slots.most_common(1)[0] if slots else ("", 0)
+    if most < slots[head.tenant] + 2:
+        return []
+    own = [sequence for sequence in running if sequence.options.tenant == greedy and not sequence.resting]
+    return [sequence for sequence in own if sequence.options.priority >= head.priority]
+
+
+class PreemptionCost(StepFeature):
     """The cost of preemption in seconds, if blocks are swapped to the host or computed again.
 
     Swapping costs two moves for each block, at the measured time of moves. Computing again costs the predicted time of
@@ -312,7 +325,8 @@ class PreemptionCost:
         found = self._manager.matched(sequence.tokens, sequence.options.cache_key)
         return min(found, sequence.max_cached, sequence.computed)
 
-    def learn_moves(self, plan: StepPlan, outcome: StepOutcome) -> None:
+    def computed(self, plan: StepPlan, outcome: StepOutcome, work: StepWork) -> None:
+        """Learns the time of moves."""
         if plan.moves and outcome.moves_s > 0:
             self._block_s += DECAY * (outcome.moves_s / len(plan.moves) - self._block_s)
 
@@ -320,13 +334,13 @@ class PreemptionCost:
         """Notes its computed tokens, before it is preempted without swapping."""
         self._lost[sequence.sequence_id] = sequence.computed, self.findable(sequence)
 
-    def recover(self, sequence: Sequence) -> int:
-        """The number of tokens that must be computed again, now that the sequence has started with its cached ones."""
+    def started(self, sequence: Sequence, now: float, *, first: bool) -> None:
+        """Counts the tokens that must be computed again, now that the sequence has its cached ones."""
         computed, findable = self._lost.pop(sequence.sequence_id, (0, 0))
         if findable:
             self._survival += DECAY * (min(sequence.computed / findable, 1.0) - self._survival)
-        return max(computed - sequence.computed, 0)
+        sequence.record.recomputed += max(computed - sequence.computed, 0)
 
-    def forget(self, sequence: Sequence) -> None:
-        """Forgets a sequence that has ended."""
-        self._lost.pop(sequence.sequence_id, None)
+    def left(self, sequence: Sequence, now: float) -> None:
+        if sequence.finish_reason is not None:
+            self._lost.pop(sequence.sequence_id, None)

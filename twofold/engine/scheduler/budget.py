@@ -6,13 +6,13 @@ generating sequences no one is delayed, and prompts get all rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import visible
-from twofold.core.step import SequenceStep, TokenConstraint
+from twofold.core.step import HeldBy, SequenceStep, TokenConstraint
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
@@ -72,21 +72,16 @@ class FixedBudget:
         self._rows = rows
 
     def allowance(
-        self,
-        decoding: Iterable[Sequence],  # noqa: ARG002 - protocol
-        decode: StepShape,  # noqa: ARG002
-        share: float,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-        draft_s: float = 0.0,  # noqa: ARG002
+        self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float, draft_s: float = 0.0
     ) -> Allowance:
         """Unbounded: a fixed budget does not depend on time."""
         return UNBOUNDED
 
-    def sustained(self, decoding: Iterable[Sequence]) -> Allowance:  # noqa: ARG002 - protocol
+    def sustained(self, decoding: Iterable[Sequence]) -> Allowance:
         """Unbounded, too."""
         return UNBOUNDED
 
-    def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:  # noqa: ARG002
+    def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
         """The rest of the budget; ``most`` without generating sequences."""
         if not decode.rows:
             return most
@@ -183,8 +178,8 @@ class StepLimits:
 class StepBuilder:
     """Collects the ``steps`` of sequences in a step, in order. ``rows`` and ``logit_rows`` are the rest of the limits.
 
-    ``decode_rows`` counts rows of generated tokens. ``constraints`` are those of sequences that sample. ``short`` is
-    set if a prompt got fewer rows for lack of blocks.
+    ``decode_rows`` counts rows of generated tokens. ``constraints`` are those of sequences that sample. For lack of
+    blocks, the step is ``short`` of rows, or the queue is ``blocked``.
     """
 
     def __init__(self, limits: StepLimits) -> None:
@@ -192,7 +187,7 @@ class StepBuilder:
         self.logit_rows = limits.logit_rows
         self._limits = limits
         self.decode_rows = 0
-        self.short = False
+        self.short = self.blocked = False
         self._attended = 0
         self._read = 0
         self.steps: dict[int, SequenceStep] = {}
@@ -222,14 +217,19 @@ class StepBuilder:
         if step.samples and sequence.constraint is not None:
             self.constraints[sequence.sequence_id] = sequence.constraint
 
-    def leaves_rows(self, running: Iterable[Sequence]) -> bool:
-        """Whether a running prompt has rows that are not in the step."""
-        for sequence in running:
-            if not sequence.decodes:
-                step = self.steps.get(sequence.sequence_id)
-                if step is None or step.end < sequence.known:
-                    return True
-        return False
+    def held_by(self, running: Collection[Sequence], queued: int, held: int) -> HeldBy:
+        """What kept prompts from more rows in the step, with ``queued`` sequences in the queue and ``held`` by
+        features."""
+        if self.short or self.blocked:
+            return "blocks"
+        if any(map(self._lacks, running)) or (queued and len(running) < self._limits.sequences):
+            return "budget" if self.rows and self.logit_rows else "rows"
+        return "slots" if queued else "loading" if held else "nothing"
+
+    def _lacks(self, sequence: Sequence) -> bool:
+        """Whether a running sequence is a prompt with rows that are not in the step."""
+        step = self.steps.get(sequence.sequence_id)
+        return not sequence.decodes and (step is None or step.end < sequence.known)
 
     def drop(self, sequence: Sequence) -> None:
         """Removes the sequence's rows, if it has any."""

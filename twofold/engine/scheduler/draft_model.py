@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from twofold.core.step import DRAFTED, BlockMove, DraftRows, MoveKind, SequenceStep
-from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+from twofold.core.step import DRAFTED, BlockMove, DraftRows, MoveKind, SequenceStep, StepOutcome, StepPlan
+from twofold.engine.scheduler.budget import StepBuilder
+from twofold.engine.scheduler.feature import Gain, StepFeature
+from twofold.engine.scheduler.sequence import Sequence, SequenceState
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel, StepWork
 
 READY: Final = 16
 """Tokens that the draft model may lack and still propose in the same step."""
@@ -37,8 +39,8 @@ class _Covered:
     drafted: int = 0
 
 
-class ModelDrafts:
-    """The draft model's part of the scheduler.
+class ModelDrafts(StepFeature):
+    """The draft model's part of the scheduler. A ``Speculator`` asks it, and comes after it.
 
     target   predicts steps of the target. Passes are learned in units of its shortest step, whose seconds follow the
              speed of the machine; at first they cost ``ratio`` of the same step of the target
@@ -56,12 +58,20 @@ class ModelDrafts:
         self._covered: dict[int, _Covered] = {}
         self._tags: dict[int, int] = {}
         self._writing: set[int] = set()
-        self.planned: dict[int, DraftRows] = {}
+        self._planned: dict[int, DraftRows] = {}
 
     def begin(self) -> None:
         """Begins to plan a step."""
-        self.planned = {}
+        self._planned = {}
         self._writing = set()
+
+    def extend(self, step: StepBuilder) -> float:
+        """Adds the planned rows once."""
+        while self._planned:
+            number, rows = self._planned.popitem()
+            if number in step.steps:
+                step.steps[number] = replace(step.steps[number], draft=rows)
+        return self.predict_steps(step.steps.values())
 
     def predict(self, shape: StepShape) -> float:
         """Seconds of a pass; 0 while the target's step times are unknown."""
@@ -96,7 +106,7 @@ class ModelDrafts:
         computes the same blocks in this step, or if no row is left."""
         assert sequence.tables is not None, "only a running sequence has blocks"
         start = self._find(sequence).tokens
-        left = self._rows - sum(len(rows.tokens) + 1 for rows in self.planned.values())
+        left = self._rows - sum(len(rows.tokens) + 1 for rows in self._planned.values())
         end = min(sequence.computed, start + min(most, left - 1))
         table, size = sequence.tables.blocks[0], self._block_size
         blocks = set(table[start // size : -(-(end + drafts) // size)])
@@ -105,17 +115,18 @@ class ModelDrafts:
         if blocks & self._writing:
             return False
         self._writing |= blocks
-        self.planned[sequence.sequence_id] = DraftRows(start, sequence.tokens[start:end])
+        self._planned[sequence.sequence_id] = DraftRows(start, sequence.tokens[start:end])
         return True
 
-    def move(self, moves: Iterable[BlockMove]) -> None:
+    def planned(self, step: StepBuilder, moves: Iterable[BlockMove], now: float) -> None:
         """Blocks whose contents a step replaces lose their tags."""
         for move in moves:
             if move.kind is not MoveKind.OUT and not move.group:
                 self._tags.pop(move.target, None)
 
-    def commit(self, sequence: Sequence, step: SequenceStep) -> None:
-        """Notes what the draft model computed in a step, after the sequence took its tokens."""
+    def advanced(self, gain: Gain) -> None:
+        """Notes what the draft model computed in a step."""
+        sequence, step = gain.sequence, gain.step
         covered = self._covered.get(sequence.sequence_id)
         if step.draft is None or covered is None or sequence.tables is None:
             return
@@ -138,14 +149,14 @@ class ModelDrafts:
         drafted, covered.drafted = covered.drafted, 0
         return drafted
 
-    def lose(self, sequence: Sequence) -> None:
-        """The sequence gave up its blocks, or ended."""
-        self._covered.pop(sequence.sequence_id, None)
+    def left(self, sequence: Sequence, now: float) -> None:
+        if sequence.state is not SequenceState.SWAPPED:
+            self._covered.pop(sequence.sequence_id, None)
 
-    def observe(self, steps: Iterable[SequenceStep], seconds: Iterable[float]) -> None:
+    def computed(self, plan: StepPlan, outcome: StepOutcome, work: StepWork) -> None:
         """Learns from the passes of a step."""
         unit = self._target.predict(ONE_ROW)
-        for shape, each in zip(passes(steps), seconds, strict=True):
+        for shape, each in zip(passes(plan.steps), outcome.draft_s, strict=True):
             if unit:
                 self._relative(unit).observe(shape, each / unit)
 

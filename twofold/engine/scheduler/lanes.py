@@ -9,12 +9,13 @@ from typing import Final
 
 from twofold.core.lanes import LaneEvent, LaneKind
 from twofold.core.record import WaitReason
-from twofold.core.step import SequenceStep
+from twofold.engine.scheduler.feature import FORKED, NEW, Gain, StepFeature, Wait
 from twofold.engine.scheduler.sequence import Sequence
 
 TOKENS_S: Final = 0.1
 """Minimum seconds between two events with the tokens of a sequence."""
 WAITS: Final = {
+    None: LaneKind.QUEUE,
     WaitReason.PREEMPTED: LaneKind.PREEMPT,
     WaitReason.READER: LaneKind.HOLD,
     WaitReason.LOADING: LaneKind.LOAD,
@@ -22,7 +23,7 @@ WAITS: Final = {
 """The events that begin these waits."""
 
 
-class Lanes:
+class Lanes(StepFeature):
     """Slots, always; events, only while ``watched``: without, a step costs one look at that flag.
 
     Laws:
@@ -50,7 +51,7 @@ class Lanes:
             return
         self.watched = True
         for sequence, wait in live:
-            self.arrive(sequence, sequence.arrival)
+            self._wait(sequence, NEW, sequence.arrival)
             if sequence.sequence_id in self.slots:
                 self._add(
                     LaneKind.ADMIT,
@@ -62,8 +63,8 @@ class Lanes:
                     self._add(LaneKind.COMPUTE, sequence, now, (sequence.computed,))
                 else:
                     self._add(LaneKind.FIRST, sequence, sequence.first_token_at)
-            elif wait is not None and wait[1] in WAITS:
-                self._add(WAITS[wait[1]], sequence, wait[0], (0,) if wait[1] is not WaitReason.READER else ())
+            elif wait is not None:
+                self._wait(sequence, Wait(wait[1]), wait[0])
         self._added_at = -math.inf
         self._added.clear()
 
@@ -73,12 +74,11 @@ class Lanes:
         self._events.clear()
         self._added.clear()
 
-    def arrive(self, sequence: Sequence, at: float) -> None:
+    def waits(self, sequence: Sequence, wait: Wait, now: float) -> None:
         if self.watched:
-            self._add(LaneKind.ARRIVE, sequence, at, (sequence.prompt_length,), sequence.request_id)
+            self._wait(sequence, wait, sequence.arrival if wait is NEW else now)
 
-    def run(self, sequence: Sequence, now: float, *, first: bool) -> None:
-        """Gives a slot to a sequence that runs, for the ``first`` time or again."""
+    def started(self, sequence: Sequence, now: float, *, first: bool) -> None:
         slot = heapq.heappop(self._free) if self._free else len(self.slots)
         self.slots[sequence.sequence_id] = slot
         if self.watched and first:
@@ -86,42 +86,35 @@ class Lanes:
         elif self.watched:
             self._add(LaneKind.RETURN, sequence, now, (slot, sequence.computed))
 
-    def stop(self, sequence: Sequence) -> None:
-        """Takes the slot of a sequence that runs no longer."""
-        heapq.heappush(self._free, self.slots.pop(sequence.sequence_id))
-
-    def preempt(self, sequence: Sequence, now: float, cause: str) -> None:
-        if self.watched:
-            swapped = 0 if sequence.swapped is None else sequence.swapped.blocks
-            self._add(LaneKind.PREEMPT, sequence, now, (swapped,), cause)
-
-    def add(self, kind: LaneKind, sequence: Sequence, now: float, *values: int) -> None:
-        """Adds an event, if somebody watches."""
-        if self.watched:
-            self._add(kind, sequence, now, values)
-
-    def gain(self, sequence: Sequence, step: SequenceStep, now: float, *, first: bool) -> None:
-        """The sequence has advanced by ``step``, which gave its ``first`` token or another; called while watched."""
-        if not step.decode:
-            self._add(LaneKind.COMPUTE, sequence, now, (sequence.computed,))
-        if first:
-            self._add(LaneKind.FIRST, sequence, now)
+    def advanced(self, gain: Gain) -> None:
+        if self.watched and not gain.step.decode:
+            self._add(LaneKind.COMPUTE, gain.sequence, gain.now, (gain.sequence.computed,))
+        if self.watched and gain.first:
+            self._add(LaneKind.FIRST, gain.sequence, gain.now)
 
     def add_tokens(self, running: Iterable[Sequence], now: float) -> None:
-        """Adds the tokens of all running sequences, if the last time is TOKENS_S ago; called while watched."""
-        if now - self._added_at >= TOKENS_S:
+        """Adds the tokens of all running sequences, if the last time is TOKENS_S ago."""
+        if self.watched and now - self._added_at >= TOKENS_S:
             self._added_at = now
             for sequence in running:
                 self._add_tokens(sequence, now)
 
-    def end(self, sequence: Sequence, now: float) -> None:
-        """The sequence has ended, and its slot is free."""
+    def left(self, sequence: Sequence, now: float) -> None:
         if sequence.sequence_id in self.slots:
-            self.stop(sequence)
-        if self.watched:
+            heapq.heappush(self._free, self.slots.pop(sequence.sequence_id))
+        if self.watched and sequence.finish_reason is not None:
             self._add_tokens(sequence, now)
-            self._add(LaneKind.END, sequence, now, (sequence.generated,), sequence.finish_reason or "")
+            self._add(LaneKind.END, sequence, now, (sequence.generated,), sequence.finish_reason)
             self._added.pop(sequence.sequence_id, None)
+
+    def _wait(self, sequence: Sequence, wait: Wait, at: float) -> None:
+        if wait in {NEW, FORKED}:
+            self._add(LaneKind.ARRIVE, sequence, at, (sequence.prompt_length,), sequence.request_id)
+            return
+        kind = WAITS[wait.reason]
+        swapped = 0 if sequence.swapped is None else sequence.swapped.blocks
+        values = {LaneKind.PREEMPT: (swapped,), LaneKind.LOAD: (wait.tokens,)}.get(kind, ())
+        self._add(kind, sequence, at, values, wait.cause)
 
     def _add_tokens(self, sequence: Sequence, now: float) -> None:
         before = self._added.get(sequence.sequence_id, (0, 0))

@@ -7,9 +7,12 @@ first one; whatever it finds in the prefix cache then, it uses as any other sequ
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from twofold.core.record import WaitReason
 from twofold.engine.kv.store import KVStore, StoredPrefix, StoreResult
+from twofold.engine.scheduler.feature import StepFeature, Wait
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepShape
 
@@ -30,67 +33,61 @@ def computing_s(times: StepTimes, matched: int, tokens: int) -> float | None:
     return None if nothing is None or whole is None else max(whole - nothing, 0.0)
 
 
-class PrefixLoading:
+class PrefixLoading(StepFeature):
     """The sequences whose prefixes are being loaded.
 
     Law: a sequence looks into the store at most once before each time it runs, unless its blocks do not suffice.
     """
 
     def __init__(self, store: KVStore, step_time: StepTimes) -> None:
-        self.store = store
+        self._store = store
         self._step_time = step_time
         self._loading: dict[int, list[Sequence]] = {}
         self._gained: dict[int, tuple[int, int]] = {}
 
-    @property
-    def waits(self) -> bool:
-        """Whether a sequence waits for a load."""
-        return any(self._loading.values())
-
-    def find(self, sequence: Sequence, *, alone: bool) -> StoredPrefix | None:
-        """The stored prefix of the head of the queue, if loading it pays."""
-        if sequence.state is not SequenceState.WAITING or sequence.sequence_id in self._gained:
+    def hold(self, head: Sequence, lasts: Callable[[], bool], now: float, *, alone: bool) -> Wait | None:
+        """Lets the head of the queue load its prefix, if that pays, or wait for another load of it."""
+        prefix = self._find(head, alone=alone)
+        if prefix is None or not lasts():
             return None
-        prefix = self.store.find(sequence.tokens, sequence.options.cache_key, sequence.max_cached)
-        if prefix is None:
-            self._gained[sequence.sequence_id] = 0, 0
-            return None
-        compute_s = self._compute_s(prefix)
-        if compute_s is not None and self.store.load_s(prefix, alone=alone) >= compute_s:
-            self.store.decline(alone=alone)
-            self._gained[sequence.sequence_id] = 0, 0
-            return None
-        return prefix
-
-    def begin(self, sequence: Sequence, prefix: StoredPrefix, now: float, *, alone: bool) -> bool:
-        """Begins to load a prefix for a sequence, or waits for another load of it; False, with nothing changed, if
-        there are too few blocks."""
-        number = self.store.under_way(prefix)
+        number = self._store.under_way(prefix)
         if number is None:
-            number = self.store.load(prefix, now, alone=alone)
-        if number is None:
-            return False
-        self._loading.setdefault(number, []).append(sequence)
-        self._gained[sequence.sequence_id] = prefix.matched, prefix.tokens
-        return True
+            number = self._store.load(prefix, now, alone=alone)
+        if number is None:  # there are too few blocks for it
+            return None
+        self._loading.setdefault(number, []).append(head)
+        self._gained[head.sequence_id] = prefix.matched, prefix.tokens
+        return Wait(WaitReason.LOADING, tokens=prefix.tokens)
 
-    def finish(self, result: StoreResult, now: float) -> list[Sequence]:
-        """Takes a result of the store; returns the sequences that waited for it."""
-        number = self.store.finish(result, now)
-        return [] if number is None else self._loading.pop(number, [])
+    def take_stored(self, results: Iterable[StoreResult], now: float) -> list[Sequence]:
+        numbers = [self._store.finish(result, now) for result in results]
+        return [sequence for number in numbers if number is not None for sequence in self._loading.pop(number, ())]
 
-    def admit(self, sequence: Sequence) -> None:
-        """Counts how many of an admitted sequence's cached tokens came from the store."""
+    def started(self, sequence: Sequence, now: float, *, first: bool) -> None:
+        """Counts how many of the sequence's cached tokens came from the store."""
         matched, upto = self._gained.pop(sequence.sequence_id, (0, 0))
         if not sequence.record.preemptions:
             sequence.record.loaded = max(0, min(sequence.record.cached, upto) - matched)
 
-    def leave(self, sequence: Sequence) -> None:
-        """Forgets a sequence that ended or was paused. Its load continues and puts the prefix into the cache."""
+    def left(self, sequence: Sequence, now: float) -> None:
+        """Forgets the sequence. Its load continues and puts the prefix into the cache."""
         self._gained.pop(sequence.sequence_id, None)
         for waiting in self._loading.values():
             if sequence in waiting:
                 waiting.remove(sequence)
+
+    def _find(self, sequence: Sequence, *, alone: bool) -> StoredPrefix | None:
+        """The stored prefix of the head of the queue, if loading it pays."""
+        if sequence.state is not SequenceState.WAITING or sequence.sequence_id in self._gained:
+            return None
+        prefix = self._store.find(sequence.tokens, sequence.options.cache_key, sequence.max_cached)
+        if prefix is not None:
+            compute_s = self._compute_s(prefix)
+            if compute_s is None or self._store.load_s(prefix, alone=alone) < compute_s:
+                return prefix
+            self._store.decline(alone=alone)
+        self._gained[sequence.sequence_id] = 0, 0
+        return None
 
     def _compute_s(self, prefix: StoredPrefix) -> float | None:
         return computing_s(self._step_time, prefix.matched, prefix.tokens)

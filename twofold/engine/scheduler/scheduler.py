@@ -21,37 +21,30 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Literal
 
 from twofold.core.errors import ContextLengthError, ResourceError
-from twofold.core.lanes import LaneKind
 from twofold.core.record import WaitReason
-from twofold.core.report import DraftCounts, KVPicture
-from twofold.core.step import (
-    SAMPLED_TOKEN,
-    FinishReason,
-    HeldBy,
-    SequenceOutcome,
-    SequenceStep,
-    StepOutcome,
-    StepPlan,
-    TokenEvent,
-)
+from twofold.core.report import KVPicture
+from twofold.core.step import FinishReason, SequenceOutcome, SequenceStep, StepOutcome, StepPlan, TokenEvent
 from twofold.engine.kv.manager import BlockManager
-from twofold.engine.kv.store import StoreResult
-from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
+from twofold.engine.kv.store import KVStore, StoreResult
+from twofold.engine.scheduler.blocks import (
+    LookAhead,
+    PreemptionCost,
+    SequenceBlocks,
+    least_urgent,
+    sequences_above_share,
+)
 from twofold.engine.scheduler.budget import MIN_PREFILL_ROWS, Budget, StepBuilder, StepLimits, StepPace
+from twofold.engine.scheduler.feature import FORKED, NEW, TURN, Gain, StepFeature, Wait
 from twofold.engine.scheduler.forecast import QueueAhead
 from twofold.engine.scheduler.lanes import Lanes
-from twofold.engine.scheduler.loading import PrefixLoading
-from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, TenantAccount, WaitingQueue
+from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, WaitingQueue
+from twofold.engine.scheduler.records import WorkRecords
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepTimeModel, StepWork
-from twofold.engine.scheduler.waits import ParallelGroups, TimeLimits, WaitTimes, will_compute_prompt
+from twofold.engine.scheduler.waits import ParallelGroups, TimeLimits, WaitTimes
 
 
 class Scheduler:
@@ -59,13 +52,13 @@ class Scheduler:
 
     manager       the owner of KV blocks
     step_time     the model that predicts how long steps take
-    speculator    proposes draft tokens; None: no speculation
+    features      such as speculation and loading from ``store``, the KV store
     max_waiting   maximum number of waiting sequences
     ageing_s      seconds of waiting after which a class is as urgent as the next more urgent one
-    loading       loads prefixes from the disk; None: there is no KV store
 
     ``steps`` counts the committed steps, ``preemptions`` all preemptions so far, ``swaps`` those that moved blocks to
     the host; ``drafts`` counts draft tokens. ``lanes`` has the slots of running sequences, and events while watched.
+    ``features``: all of them, in the order of calls: records first, because others read them, and ``lanes`` last.
     """
 
     def __init__(
@@ -75,39 +68,31 @@ class Scheduler:
         *,
         budget: Budget,
         step_time: StepTimeModel,
-        speculator: Speculator | None = None,
+        features: Iterable[StepFeature] = (),
+        store: KVStore | None = None,
         max_waiting: int = 100_000,
         ageing_s: float = 10.0,
-        loading: PrefixLoading | None = None,
     ) -> None:
-        self.manager = manager
-        self.store = None if loading is None else loading.store
-        self._loading = loading
-        self.limits = limits
-        self._budget = budget
+        self.manager, self.store = manager, store
+        self.limits, self._budget = limits, budget
         self.step_time = step_time
-        self._speculator = speculator
-        self._draft_model = None if speculator is None else speculator.model
         self._max_waiting = max_waiting
         self.queue: WaitingQueue[Sequence] = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
-        self._accounts: dict[int, TenantAccount] = {}
         self._parked: dict[int, Sequence] = {}
         self._ended: list[int] = []
         self._ahead: dict[int, SequenceStep] = {}
-        self._groups = ParallelGroups()
-        self._times = TimeLimits()
-        self._windows = [window.positions for window in manager.windows if window.positions is not None]
-        self._blocks = SequenceBlocks(manager, self.store)
+        self.steps = self.preemptions = self.swaps = 0
+        self.lanes = Lanes()
+        self._blocks = SequenceBlocks(manager, store)
         self._look_ahead = LookAhead(manager, self._blocks, limits.rows)
         self._cost = PreemptionCost(manager, step_time)
-        self._waits = WaitTimes()
-        self.steps = 0
-        self.lanes = Lanes()
-        self.preemptions = 0
-        self.swaps = 0
-        self.drafts = DraftCounts()
+        self._waits, self._times, self._groups = WaitTimes(), TimeLimits(), ParallelGroups(self.queue)
+        records = WorkRecords(manager, step_time)
+        own = records, self._look_ahead, self._cost, self._waits, self._times, self._groups
+        self.features: tuple[StepFeature, ...] = (*own, *features, self.lanes)
+        self.drafts = records.drafts
 
     @property
     def waiting(self) -> int:
@@ -142,29 +127,18 @@ class Scheduler:
             raise ContextLengthError.of_cache(sequence.prompt_length, sequence.positions_needed, largest)
         if self.waiting >= self._max_waiting:
             raise ResourceError(f"{self.waiting} sequences are queued, the maximum.", hint="Raise max_waiting_seqs.")
-        self._enter(sequence)
-        self.lanes.arrive(sequence, sequence.arrival)
-        self._waits.enter_queue(sequence, now)
-        self._times.wait(sequence)
-        parent = sequence.parent
-        if parent is not None and parent.sequence_id in self._live and will_compute_prompt(parent):
-            self._groups.wait(sequence, parent)
-        else:
-            self.queue.add(sequence)
+        self._enter(sequence, NEW, now)
+        self._groups.add(sequence)
 
     def fork(self, parent_id: int, child: Sequence, now: float) -> None:
         """Adds a sequence that begins with its parent's computed tokens. It shares their blocks and runs at once. If a
         slot or blocks are missing, or the parent does not run, it is queued instead and computes the tokens itself."""
-        self._enter(child)
-        self.lanes.arrive(child, now)
-        parent = self._running.get(parent_id)
-        if parent is not None and len(self._running) < self.limits.sequences:
-            shared = min(parent.computed, child.max_cached)
-            if self._blocks.branch(child, parent, shared, now):
-                self._run(child, now)
-                return
-        self._waits.enter_queue(child, now)
-        self.queue.put_back(child)
+        self._enter(child, FORKED, now)
+        parent = self._running.get(parent_id) if len(self._running) < self.limits.sequences else None
+        if parent is not None and self._blocks.branch(child, parent, min(parent.computed, child.max_cached), now):
+            self._run(child, now)
+        else:
+            self.queue.put_back(child)
 
     def expire(self, now: float) -> list[TokenEvent]:
         """Ends sequences that have reached their deadline, or their queue limit before they ran. To be called in every
@@ -178,13 +152,9 @@ class Scheduler:
 
     def take_stored(self, results: Iterable[StoreResult], now: float) -> None:
         """Takes results of the store. Sequences whose loads have ended are queued before new ones of their class."""
-        assert self._loading is not None, "only a store has results"
-        for result in results:
-            for sequence in self._loading.finish(result, now):
-                self._waits.leave_queue(sequence, now)
-                self._waits.enter_queue(sequence, now)
-                self.queue.put_back(sequence)
-                self.lanes.add(LaneKind.QUEUE, sequence, now)
+        for sequence in [each for feature in self.features for each in feature.take_stored(results, now)]:
+            self.queue.put_back(sequence)
+            self._wait(sequence, TURN, now)
 
     def watch(self, now: float) -> None:
         """Starts to keep the events of ``lanes``."""
@@ -208,30 +178,28 @@ class Scheduler:
         decoding = [sequence for sequence in running if sequence.decodes and not (sequence.resting or sequence.waits)]
         prompts = [sequence for sequence in running if not sequence.decodes]
         self._place_decodes(step, decoding, len(prompts), now)
-        shape = step.shape
-        delayed = decoding if prompts or self.queue else ()
-        draft_s = 0.0 if self._draft_model is None else self._draft_model.predict_steps(step.steps.values())
-        allowance = self._budget.allowance(delayed, shape, self._look_ahead.share, now, draft_s)
+        shape, delayed = step.shape, decoding if prompts or self.queue else ()
+        allowance = self._budget.allowance(delayed, shape, self._look_ahead.share, now, self._extend(step))
         pace = StepPace(self._budget, shape, allowance)
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
-        preempted = self.preemptions != before
-        if preempted:
-            self._waits.set_blocked(True, now)
+        if self.preemptions != before:
+            step.short = step.blocked = True
         elif not self._admit(step, pace, now):
             self._share_slots(step, now)
         if not step.steps:
             self._unblock(step, pace, now)
         predicted = self.step_time.predict(step.shape) if step.shape.rows else None
+        if predicted is not None:
+            predicted += self._extend(step)
         moves = self.manager.take_moves()
-        if self._draft_model is not None:
-            self._draft_model.move(moves)
-            if predicted is not None:
-                predicted += self._draft_model.predict_steps(step.steps.values())
+        for feature in self.features:
+            feature.planned(step, moves, now)
         ended: tuple[int, ...] = ()
         if step.steps:
             ended, self._ended = tuple(self._ended), []
-        steps, held_by = tuple(step.steps.values()), self._held_by(step, preempted=preempted)
+        held = self.waiting - len(self.queue) - len(self._parked) - len(self._groups)  # by features
+        steps, held_by = tuple(step.steps.values()), step.held_by(running, len(self.queue), held)
         work, budget = step.shape[2:], pace.allowed(step) if self.lanes.watched else None
         return StepPlan(steps, moves, ended, predicted, step.decode_rows, step.constraints, *work, held_by, budget)
 
@@ -242,21 +210,18 @@ class Scheduler:
         """
         for step in plan.steps:
             sequence = self._running.get(step.sequence_id)
-            if step.decode and step.samples == 1 and sequence is not None and sequence.follows(step):
-                self._ahead[step.sequence_id] = SequenceStep(
-                    step.sequence_id, SAMPLED_TOKEN, step.end, samples=1, alternatives=step.alternatives, decode=True
-                )
-        if self._speculator is not None:
-            self._speculator.feed(self._running.values())
+            following = None if sequence is None else sequence.following(step)
+            if following is not None:
+                self._ahead[step.sequence_id] = following
+        for feature in self.features:
+            feature.overlap(self._running.values())
 
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
         """Moves the cursors of the plan's sequences; those that have ended since are skipped."""
         work = StepWork.measure(plan, outcome, self.step_time)
         self.step_time.observe(work.shape, work.seconds - sum(outcome.draft_s))
-        if self._draft_model is not None:
-            self._draft_model.observe(plan.steps, outcome.draft_s)
-        self._cost.learn_moves(plan, outcome)
-        self._waits.add_prefill(work.prefill_s)
+        for feature in self.features:
+            feature.computed(plan, outcome, work)
         live = []
         for step, result in zip(plan.steps, outcome.sequences, strict=True):
             assert step.sequence_id == result.sequence_id, "an outcome belongs to another sequence"
@@ -266,8 +231,7 @@ class Scheduler:
                 live.append((sequence, step, result))
         gained = [self._gain(sequence, step, result, work, now) for sequence, step, result in live]
         self.steps += 1
-        if self.lanes.watched:
-            self.lanes.add_tokens(self._running.values(), now)
+        self.lanes.add_tokens(self._running.values(), now)
         return [event for event in gained if event is not None]
 
     def end(self, sequence_id: int, now: float, reason: FinishReason = "abort") -> bool:
@@ -276,7 +240,7 @@ class Scheduler:
         if sequence is None:
             return False
         sequence.finish(reason)
-        self._retire(sequence, now)
+        self._leave(sequence, now)
         return True
 
     def pause(self, sequence_id: int, now: float) -> None:
@@ -285,26 +249,16 @@ class Scheduler:
         if sequence is None or sequence.paused:
             return
         sequence.paused = True
-        if sequence.state is SequenceState.RUNNING:
-            self._displace(sequence, now)
-        elif sequence in self.queue:
-            self.queue.remove(sequence)
-        self._groups.leave(sequence)
-        if self._loading is not None:
-            self._loading.leave(sequence)
-        self._waits.leave_queue(sequence, now)
-        self._waits.enter_queue(sequence, now, WaitReason.READER)
+        self._leave(sequence, now)
         self._parked[sequence_id] = sequence
-        self.lanes.add(LaneKind.HOLD, sequence, now)
+        self._wait(sequence, Wait(WaitReason.READER), now)
 
     def resume(self, sequence_id: int, now: float) -> None:
         """Queues a paused sequence again, ahead of sequences of its tenant that arrived later."""
         sequence = self._live.get(sequence_id)
         if sequence is not None and sequence.paused:
             sequence.paused = False
-            self._waits.leave_queue(sequence, now)
-            self._waits.enter_queue(sequence, now)
-            self.lanes.add(LaneKind.QUEUE, sequence, now)
+            self._wait(sequence, TURN, now)
             if not sequence.resting:
                 del self._parked[sequence_id]
                 self.queue.add(sequence)
@@ -316,33 +270,35 @@ class Scheduler:
             self.store.check()
         if not self.has_work:
             assert not any(self.manager.held), f"{self.manager.held} KV blocks leaked"
-            left = [len(self._ahead), len(self.queue), len(self._parked), len(self._groups), len(self._times)]
+            left = [len(self.queue), len(self._parked), len(self._groups), len(self._times)]
             assert not any(left), "a sequence was not removed"
             assert self._waits.idle(), "a wait was not ended"
             assert not self.lanes.slots, "a slot was not freed"
 
     def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], prompts: int, now: float) -> None:
+        prompts += min(len(self.queue), self.limits.sequences - len(self._running))
+        kept = max(prompts, MIN_PREFILL_ROWS) if prompts else 0  # drafts get only what prompts leave
         drafts: dict[int, array[int]] = {}
-        if self._speculator is not None:
-            prompts += min(len(self.queue), self.limits.sequences - len(self._running))
-            kept = max(prompts, MIN_PREFILL_ROWS) if prompts else 0  # drafts get only what prompts leave
-            drafts = self._speculator.propose(decoding, min(step.rows, step.logit_rows) - len(decoding) - kept)
+        for feature in self.features:
+            drafts |= feature.propose(decoding, min(step.rows, step.logit_rows) - len(decoding) - kept)
+        ahead, self._ahead = self._ahead, {}
         for sequence in decoding:
-            room = step.rows and step.logit_rows and sequence.state is SequenceState.RUNNING
-            ahead = self._ahead.pop(sequence.sequence_id, None)
-            if room and ahead is not None and sequence.sequence_id not in drafts:
-                step.add(sequence, sequence.prepared(ahead))
-            elif room and self._grow(step, sequence, 1, now) and sequence.sequence_id not in drafts:
+            number = sequence.sequence_id
+            if not (step.rows and step.logit_rows and sequence.state is SequenceState.RUNNING):
+                continue
+            if number in ahead and number not in drafts:
+                step.add(sequence, sequence.prepared(ahead[number]))
+            elif self._grow(step, sequence, 1, now) and number not in drafts:
                 step.add(sequence, sequence.next_step(1))
         for sequence in decoding if drafts else ():  # all rows have their blocks: nothing is preempted for drafts
             draft = drafts.get(sequence.sequence_id)
             if draft and sequence.state is SequenceState.RUNNING:
                 fits = self._blocks.grow(sequence, 1 + len(draft), now)
                 step.add(sequence, sequence.next_step(1, draft if fits else ()))
-        if self._draft_model is not None:
-            for number, rows in self._draft_model.planned.items():
-                if number in step.steps:
-                    step.steps[number] = replace(step.steps[number], draft=rows)
+
+    def _extend(self, step: StepBuilder) -> float:
+        """The predicted seconds of what features add to a step."""
+        return sum((feature.extend(step) for feature in self.features), 0.0)
 
     def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: StepPace, now: float) -> None:
         if sequence.state is not SequenceState.RUNNING:
@@ -356,30 +312,24 @@ class Scheduler:
 
     def _admit(self, step: StepBuilder, pace: StepPace, now: float) -> bool:
         """Admits waiting sequences; False if slots or blocks did not suffice for all."""
-        blocked = False
+        step.blocked = False
         while len(self._running) < self.limits.sequences and (head := self.queue.head()) is not None:
-            if self._load(head, now):
+            if self._hold(head, now):
                 continue
             if not pace.rows(step, head):
                 break
-            blocked = not self._start(head, now)
-            if blocked:
+            step.blocked = not self._look_ahead.start(head, self._running.values(), now)
+            if step.blocked:
                 break
+            self.queue.remove(head)
+            self._run(head, now)
             self._place_prompt(step, head, pace, now)
-        self._waits.set_blocked(blocked, now)
-        return not (blocked or (self.queue and len(self._running) >= self.limits.sequences))
+        return not (step.blocked or (self.queue and len(self._running) >= self.limits.sequences))
 
     def _share_slots(self, step: StepBuilder, now: float) -> None:
         """Preempts a sequence of the tenant that runs most, for the head of the queue."""
         head = self.queue.head()
-        if head is None:
-            return
-        slots = Counter(sequence.options.tenant for sequence in self._running.values())
-        greedy, most = slots.most_common(1)[0] if slots else ("", 0)
-        if most < slots[head.options.tenant] + 2:
-            return
-        own = [each for each in self._running.values() if each.options.tenant == greedy and not each.resting]
-        movable = [sequence for sequence in own if sequence.options.priority >= head.options.priority]
+        movable = [] if head is None else sequences_above_share(self._running.values(), head.options)
         if movable:
             self._preempt(step, least_urgent(movable, self.queue.urgency), now, cause="tenant")
 
@@ -395,59 +345,27 @@ class Scheduler:
             else:
                 return
 
-    def _held_by(self, step: StepBuilder, *, preempted: bool) -> HeldBy:
-        """What kept prompts from more rows in a step that is planned."""
-        if preempted or step.short or self._waits.blocked:
-            return "blocks"
-        if step.leaves_rows(self._running.values()) or (self.queue and len(self._running) < self.limits.sequences):
-            return "budget" if step.rows and step.logit_rows else "rows"
-        if self.queue:
-            return "slots"
-        return "loading" if self._loading is not None and self._loading.waits else "nothing"
-
-    def _load(self, head: Sequence, now: float) -> bool:
-        """Lets the head of the queue load its prefix from the store, if that pays and its blocks will last."""
-        if self._loading is None:
-            return False
+    def _hold(self, head: Sequence, now: float) -> bool:
+        """Takes the head from the queue if a feature lets it wait for something else."""
         running = self._running.values()
-        prefix = self._loading.find(head, alone=not running)
-        if prefix is None or not self._look_ahead.lasts(head, running, self._blocks.shareable(head)):
-            return False
-        if not self._loading.begin(head, prefix, now, alone=not running):
-            return False
-        self.queue.remove(head)
-        self._waits.leave_queue(head, now)
-        self._waits.enter_queue(head, now, WaitReason.LOADING)
-        self.lanes.add(LaneKind.LOAD, head, now, prefix.tokens)
-        return True
-
-    def _start(self, sequence: Sequence, now: float) -> bool:
-        """Runs the head of the queue if its blocks will last; otherwise False, with nothing changed."""
-        if not self._look_ahead.start(sequence, self._running.values(), now):
-            return False
-        self.queue.remove(sequence)
-        self._waits.leave_queue(sequence, now)
-        self._run(sequence, now)
-        return True
+        for feature in self.features:
+            wait = feature.hold(head, lambda: self._look_ahead.lasts(head, running), now, alone=not running)
+            if wait is not None:
+                self.queue.remove(head)
+                self._wait(head, wait, now)
+                return True
+        return False
 
     def _run(self, sequence: Sequence, now: float) -> None:
         """Counts a sequence that has its blocks as running."""
         self._running[sequence.sequence_id] = sequence
-        record = sequence.record
-        account = self._accounts[sequence.sequence_id] = self.queue.account(sequence)
+        sequence.account = self.queue.account(sequence)
         first = sequence.admitted_at is None
         if first:
             sequence.admitted_at = now
-            self._times.admit(sequence.sequence_id)
-            record.cached = min(sequence.cached, sequence.prompt_length)
-            record.fresh = sequence.prompt_length - record.cached
-            account.service += PROMPT_WEIGHT * record.fresh
-        if self._loading is not None:
-            self._loading.admit(sequence)
-        record.recomputed += self._cost.recover(sequence)
-        if sequence.first_token_at is not None:
-            self._waits.begin_decode(sequence)
-        self.lanes.run(sequence, now, first=first)
+            sequence.account.service += PROMPT_WEIGHT * max(sequence.prompt_length - sequence.cached, 0)
+        for feature in self.features:
+            feature.started(sequence, now, first=first)
 
     def _grow(self, step: StepBuilder, sequence: Sequence, rows: int, now: float) -> bool:
         """Takes blocks for the rows of a running sequence, preempting less urgent ones if necessary; False if it was
@@ -459,17 +377,13 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(
-        self, step: StepBuilder, victim: Sequence, now: float, *, cause: Literal["blocks", "tenant"] = "blocks"
-    ) -> None:
+    def _preempt(self, step: StepBuilder, victim: Sequence, now: float, cause: str = "blocks") -> None:
         """Preempts a running sequence. For ``blocks``, it goes before new ones; for a ``tenant``, it is queued as a new
         one."""
         step.drop(victim)
         self.preemptions += 1
-        victim.record.preemptions += 1
-        self._displace(victim, now)
-        self.lanes.preempt(victim, now, cause)
-        self._waits.enter_queue(victim, now, WaitReason.PREEMPTED)
+        self._leave(victim, now)
+        self._wait(victim, Wait(WaitReason.PREEMPTED, cause), now)
         if victim.resting:
             self._parked[victim.sequence_id] = victim
         elif cause == "blocks":
@@ -477,29 +391,31 @@ class Scheduler:
         else:
             self.queue.add(victim)
 
-    def _displace(self, victim: Sequence, now: float) -> None:
-        """Frees the slot and the blocks of a running sequence."""
-        del self._running[victim.sequence_id], self._accounts[victim.sequence_id]
-        self.lanes.stop(victim)
-        self._ended.append(victim.sequence_id)
-        self._ahead.pop(victim.sequence_id, None)
-        victim.paced_from = None
-        self._waits.end_decode(victim)
-        if not self._swap_out(victim):
-            self._cost.lose(victim)
-            self._blocks.preempt(victim, now)
-            if self._draft_model is not None:
-                self._draft_model.lose(victim)
-        self._release_group(victim)
+    def _leave(self, sequence: Sequence, now: float) -> None:
+        """Takes a sequence from its slot or from the queue, and its blocks. If it runs and has not ended, it is swapped
+        out if that is cheaper and the host has room."""
+        number, state = sequence.sequence_id, sequence.state
+        if self._running.pop(number, None) is not None:
+            self._ended.append(number)
+        elif sequence in self.queue:
+            self.queue.remove(sequence)
+        if state is SequenceState.FINISHED:
+            del self._live[number]
+            self._parked.pop(number, None)
+            self._blocks.release(sequence, now)
+        elif state is SequenceState.RUNNING:
+            sequence.paced_from = None
+            if self._cost.prefers_swap(sequence) and self._blocks.swap_out(sequence):
+                self.swaps += 1
+            else:
+                self._cost.lose(sequence)
+                self._blocks.preempt(sequence, now)
+        for feature in self.features:
+            feature.left(sequence, now)
 
-    def _swap_out(self, victim: Sequence) -> bool:
-        """Swaps the sequence out if that is cheaper and the host has room."""
-        if not (self._cost.prefers_swap(victim) and self._blocks.swap_out(victim)):
-            return False
-        assert victim.swapped is not None, "its blocks are on the host"
-        self.swaps += 1
-        victim.record.swapped += victim.swapped.blocks
-        return True
+    def _wait(self, sequence: Sequence, wait: Wait, now: float) -> None:
+        for feature in self.features:
+            feature.waits(sequence, wait, now)
 
     def _unpark(self) -> None:
         """Queues preempted beams again after they were extended, unless they are paused."""
@@ -511,79 +427,24 @@ class Scheduler:
         self, sequence: Sequence, step: SequenceStep, result: SequenceOutcome, work: StepWork, now: float
     ) -> TokenEvent | None:
         """Advances one sequence; its event, or None without a result."""
-        record = sequence.record
-        phase = record.decode if step.start >= sequence.prompt_length else record.prefill
-        phase.add_step(
-            step.start,
-            len(step.tokens),
-            step_rows=work.shape.rows,
-            logit_rows=step.logit_rows,
-            seconds=work.seconds,
-            predicted_s=work.predicted_s,
-            windows=self._windows,
-        )
-        if sequence.trace is not None:
-            at_s, prompt = now - sequence.arrival, sequence.prompt_length
-            sequence.trace.add(self.steps, at_s, step, work, self.step_time, prompt)
         sequence.advance(len(step.tokens) - step.drafts, deferred=result.deferred)
-        if step.start < sequence.prompt_length and not will_compute_prompt(sequence):
-            self._release_group(sequence)
         tokens = sequence.take(result)
         self._blocks.publish(sequence, now)
-        if self._draft_model is not None:
-            self._draft_model.commit(sequence, step)
-        if self._speculator is not None and tokens:
-            proposed = step.drafts - step.model_drafts
-            accepted, predicted = len(tokens) - 1, self._speculator.predicted(sequence, proposed)
-            record.speculate(step.drafts, accepted, predicted, work.plain_s * len(tokens) - work.seconds)
-            self.drafts.add(step.drafts, accepted)
-            self._speculator.learn(sequence, tokens)
-        self._accounts[sequence.sequence_id].service += COMPLETION_WEIGHT * len(tokens)
         first = sequence.first_token_at is None and bool(tokens or result.candidates)
         if first:
             sequence.first_token_at = now
-            self._waits.begin_decode(sequence)
-        if self.lanes.watched:
-            self.lanes.gain(sequence, step, now, first=first)
+        gain = Gain(sequence, step, tokens, work, now, first)
+        for feature in self.features:
+            feature.advanced(gain)
+        sequence.account.service += COMPLETION_WEIGHT * len(tokens)
         if sequence.paced_from is None and tokens:
             sequence.paced_from = now, sequence.generated
         if sequence.state is SequenceState.FINISHED:
-            self._retire(sequence, now)
+            self._leave(sequence, now)
         return sequence.event(tokens, result, now, self.steps)
 
-    def _enter(self, sequence: Sequence) -> None:
+    def _enter(self, sequence: Sequence, wait: Wait, now: float) -> None:
         number = sequence.sequence_id
         assert number not in self._live, f"sequence {number} exists already"
         self._live[number] = sequence
-        self._times.enter(sequence)
-
-    def _retire(self, sequence: Sequence, now: float) -> None:
-        """Removes a finished sequence and frees what it held."""
-        number = sequence.sequence_id
-        del self._live[number]
-        if self._running.pop(number, None) is not None:
-            self._ended.append(number)
-            self._ahead.pop(number, None)
-        self._accounts.pop(number, None)
-        self._parked.pop(number, None)
-        if sequence in self.queue:
-            self.queue.remove(sequence)
-        self._groups.leave(sequence)
-        self._waits.leave_queue(sequence, now)
-        self._waits.end_decode(sequence)
-        self._cost.forget(sequence)
-        if self._loading is not None:
-            self._loading.leave(sequence)
-        self._times.leave(number)
-        self.lanes.end(sequence, now)
-        self._blocks.release(sequence, now)
-        if self._speculator is not None:
-            self._speculator.forget(sequence)
-        if sequence.finish_reason in {"stop", "length"}:
-            self._look_ahead.learn(sequence)
-        self._release_group(sequence)
-
-    def _release_group(self, parent: Sequence) -> None:
-        """Queues the sequences that waited for this parent."""
-        for sibling in self._groups.release(parent):
-            self.queue.add(sibling)
+        self._wait(sequence, wait, now)

@@ -37,6 +37,7 @@ from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import (
     NO_TOKENS,
+    SAMPLED_TOKEN,
     FinishReason,
     Pooling,
     SamplingSpec,
@@ -48,6 +49,7 @@ from twofold.core.step import (
 )
 from twofold.core.timeline import TokensMade, origins
 from twofold.engine.kv.block_tables import BlockTables, Swapped
+from twofold.engine.scheduler.queue import TenantAccount
 from twofold.engine.scheduler.trace import RequestTrace
 
 
@@ -84,6 +86,7 @@ class Sequence:
 
     ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or tokens again after a
     preemption. ``paced_from``: its TPOT schedule starts at this time, with this number of generated tokens.
+    ``account``: of its tenant, once it has run.
     """
 
     sequence_id: int
@@ -123,6 +126,7 @@ class Sequence:
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
         self.paced_from: tuple[float, int] | None = None
+        self.account = TenantAccount()
         self.tables: BlockTables | None = None
         self.swapped: Swapped | None = None
         self._reached = 0
@@ -219,6 +223,7 @@ class Sequence:
         """RUNNING → SWAPPED."""
         self._become(SequenceState.SWAPPED)
         self.tables, self.swapped = None, swapped
+        self.record.swapped += swapped.blocks
 
     def next_step(self, rows: int, drafts: Iterable[int] = ()) -> SequenceStep:
         """The step that computes its next ``rows`` tokens, and then the proposed tokens ``drafts``."""
@@ -245,18 +250,16 @@ class Sequence:
             begin,
         )
 
-    def follows(self, step: SequenceStep) -> bool:
-        """Whether its next step can be planned while ``step`` computes its last known token: for any sampled token that
-        does not end the sequence, the next step samples again, and has a block for its row."""
+    def following(self, step: SequenceStep) -> SequenceStep | None:
+        """Its next step, planned while ``step`` computes its last known token, which the runner replaces (``SAMPLED``).
+        None if a sampled token that does not end the sequence may change the step, or if it needs a new block."""
         tables, end = self.tables, step.end
-        return (
-            self.constraint is None
-            and not self.candidates
-            and end == len(self.tokens)
-            and end + 1 < self.limit
-            and tables is not None
-            and end < tables.room
-            and end < tables.slides
+        if not (step.decode and step.samples == 1) or self.constraint is not None or self.candidates:
+            return None
+        if tables is None or not end == len(self.tokens) < min(self.limit - 1, tables.room, tables.slides):
+            return None
+        return SequenceStep(
+            self.sequence_id, SAMPLED_TOKEN, end, samples=1, alternatives=step.alternatives, decode=True
         )
 
     def prepared(self, step: SequenceStep) -> SequenceStep:

@@ -24,6 +24,7 @@ from twofold.engine.draft.drafter import Proposal, SequenceDrafter
 from twofold.engine.draft.index import PastTexts
 from twofold.engine.draft.odds import MODEL, PREDICTED, Odds
 from twofold.engine.scheduler.draft_model import READY, ModelDrafts, placeholders
+from twofold.engine.scheduler.feature import Gain, StepFeature
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
@@ -77,9 +78,9 @@ class _Allotment(NamedTuple):
         return self.expected / self.seconds
 
 
-class Speculator:
+class Speculator(StepFeature):
     """Drafts for the sequences of a scheduler. ``most`` limits the drafts of a sequence in a step. ``model`` is the
-    draft model, None without one."""
+    draft model, None without one; it is a feature of the scheduler, too."""
 
     def __init__(self, step_time: StepTimeModel, most: int, model: ModelDrafts | None = None) -> None:
         self.model = model
@@ -116,7 +117,7 @@ class Speculator:
         if least > SURE:
             return {}
         if few:
-            self.feed(())
+            self.overlap(())
         found = []
         willing = []
         for sequence in eligible:
@@ -136,17 +137,11 @@ class Speculator:
             self.model, willing, found, rows, _Allotment({}, shape, seconds, float(count)), allotted
         )
 
-    def predicted(self, sequence: Sequence, drafts: int) -> int:
-        """How many of the first ``drafts`` tokens proposed for a planned step are the client's prediction."""
+    def advanced(self, gain: Gain) -> None:
+        """Compares the proposal for the step with the tokens that became known."""
+        sequence, tokens = gain.sequence, gain.tokens
         drafting = self._drafting.get(sequence.sequence_id)
-        if drafting is None or drafting.proposal is None:
-            return 0
-        return drafts if drafting.proposal.kind == PREDICTED else 0
-
-    def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
-        """Compares the proposal for a committed step with the tokens that became known."""
-        drafting = self._drafting.get(sequence.sequence_id)
-        if drafting is None:
+        if drafting is None or not tokens:
             return
         drafted = 0 if self.model is None else self.model.take_drafted(sequence)
         for index in range(min(len(tokens), drafted)):
@@ -154,24 +149,27 @@ class Speculator:
         if drafting.proposal is None:
             drafting.drafter.lose()
         else:
+            if drafting.proposal.kind == PREDICTED:
+                sequence.record.predict(gain.step.drafts - gain.step.model_drafts, len(tokens) - 1)
             drafting.drafter.learn(drafting.proposal, tokens)
             drafting.proposal = None
 
-    def forget(self, sequence: Sequence) -> None:
-        """Forgets an ended sequence; its completion may be proposed to others of its salt."""
+    def left(self, sequence: Sequence, now: float) -> None:
+        """Forgets a sequence that ended; its completion may be proposed to others of its salt."""
+        if sequence.finish_reason is None:
+            return
         if self.model is not None:
-            self.model.lose(sequence)
             self._usual += USUAL_DECAY * (sequence.generated - self._usual)
         if self._drafting.pop(sequence.sequence_id, None) is not None:
             self._ended.append((sequence.options.cache_key, sequence.tokens[sequence.prompt_length :]))
 
-    def feed(self, sequences: Iterable[Sequence]) -> None:
-        """Indexes known tokens; to be called while a step is computed."""
+    def overlap(self, running: Iterable[Sequence]) -> None:
+        """Indexes known tokens."""
         while self._ended:
             salt, completion = self._ended.popleft()
             self._memory(salt).past.add(completion)
         left = FEED_AHEAD
-        for sequence in sequences:
+        for sequence in running:
             drafting = self._drafting.get(sequence.sequence_id)
             if drafting is not None and left > 0:
                 left -= drafting.drafter.feed(sequence.tokens, left)

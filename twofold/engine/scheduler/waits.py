@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import BusyError
 from twofold.core.record import WaitReason
-from twofold.core.step import TokenEvent
-from twofold.engine.scheduler.queue import Heap
+from twofold.core.step import BlockMove, StepOutcome, StepPlan, TokenEvent
+from twofold.engine.scheduler.budget import StepBuilder
+from twofold.engine.scheduler.feature import FORKED, NEW, Gain, StepFeature, Wait
+from twofold.engine.scheduler.queue import Heap, WaitingQueue
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
+from twofold.engine.scheduler.step_time import StepWork
 
 MAX_RETRY_S: Final = 120.0
 
 
-class TimeLimits:
+class TimeLimits(StepFeature):
     """Deadlines of sequences, and how long each may wait before it runs for the first time."""
 
     def __init__(self) -> None:
@@ -25,28 +29,23 @@ class TimeLimits:
     def __len__(self) -> int:
         return len(self._deadlines) + len(self._patience)
 
-    def enter(self, sequence: Sequence) -> None:
-        """Watches the deadline of a new sequence."""
-        deadline_s = sequence.options.deadline_s
-        if deadline_s is not None:
-            self._deadlines.put(sequence.sequence_id, sequence.arrival + deadline_s)
+    def waits(self, sequence: Sequence, wait: Wait, now: float) -> None:
+        """Only a sequence that is new and has no parent has a queue limit: others run with the parent, or continue."""
+        number, options = sequence.sequence_id, sequence.options
+        if wait in {NEW, FORKED} and options.deadline_s is not None:
+            self._deadlines.put(number, sequence.arrival + options.deadline_s)
+        if wait is NEW and options.queue_limit_s is not None and sequence.parent is None:
+            self._waiting[number] = sequence
+            self._patience.put(number, sequence.arrival + options.queue_limit_s)
 
-    def wait(self, sequence: Sequence) -> None:
-        """Limits how long a new sequence waits. Sequences with a parent have no own limit: they run with the parent."""
-        limit_s = sequence.options.queue_limit_s
-        if limit_s is not None and sequence.parent is None:
-            self._waiting[sequence.sequence_id] = sequence
-            self._patience.put(sequence.sequence_id, sequence.arrival + limit_s)
+    def started(self, sequence: Sequence, now: float, *, first: bool) -> None:
+        if self._waiting.pop(sequence.sequence_id, None) is not None:
+            self._patience.drop(sequence.sequence_id)
 
-    def admit(self, number: int) -> None:
-        """Forgets the queue limit of a sequence, which runs now."""
-        if self._waiting.pop(number, None) is not None:
-            self._patience.drop(number)
-
-    def leave(self, number: int) -> None:
-        """Forgets a sequence that ended."""
-        self._deadlines.drop(number)
-        self.admit(number)
+    def left(self, sequence: Sequence, now: float) -> None:
+        if sequence.finish_reason is not None:
+            self._deadlines.drop(sequence.sequence_id)
+            self.started(sequence, now, first=False)
 
     def reached(self, now: float) -> TokenEvent | None:
         """Returns the event that ends the next sequence whose time is up; None if no sequence has reached its limit."""
@@ -77,31 +76,39 @@ def will_compute_prompt(parent: Sequence) -> bool:
     return parent.state is SequenceState.WAITING and parent.admitted_at is None
 
 
-class ParallelGroups:
-    """Sequences of one prompt: the others wait until the first, their parent, has computed the shared blocks."""
+class ParallelGroups(StepFeature):
+    """Sequences of one prompt: the others wait until the first, their parent, has computed the shared blocks, and then
+    join the ``queue``."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: WaitingQueue[Sequence]) -> None:
+        self._queue = queue
         self._waiting: dict[int, list[Sequence]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def wait(self, sequence: Sequence, parent: Sequence) -> None:
-        """Makes the sequence wait until ``release`` is called for its parent."""
-        self._waiting.setdefault(parent.sequence_id, []).append(sequence)
-
-    def release(self, parent: Sequence) -> list[Sequence]:
-        """Removes the sequences that waited for this parent, and returns them."""
-        return self._waiting.pop(parent.sequence_id, [])
-
-    def leave(self, sequence: Sequence) -> None:
-        """Removes a sequence, if it waits for its parent."""
+    def add(self, sequence: Sequence) -> None:
+        """Queues a new sequence, or lets it wait for its parent, if that will compute the prompt."""
         parent = sequence.parent
-        if parent is None or sequence not in self._waiting.get(parent.sequence_id, ()):
-            return
-        self._waiting[parent.sequence_id].remove(sequence)
-        if not self._waiting[parent.sequence_id]:
-            del self._waiting[parent.sequence_id]
+        if parent is not None and will_compute_prompt(parent):
+            self._waiting.setdefault(parent.sequence_id, []).append(sequence)
+        else:
+            self._queue.add(sequence)
+
+    def advanced(self, gain: Gain) -> None:
+        if gain.step.start < gain.sequence.prompt_length:
+            self._release(gain.sequence)
+
+    def left(self, sequence: Sequence, now: float) -> None:
+        siblings = [] if sequence.parent is None else self._waiting.get(sequence.parent.sequence_id, [])
+        if sequence in siblings:
+            siblings.remove(sequence)
+        self._release(sequence)
+
+    def _release(self, parent: Sequence) -> None:
+        if not will_compute_prompt(parent):
+            for sibling in self._waiting.pop(parent.sequence_id, ()):
+                self._queue.add(sibling)
 
 
 @dataclass(slots=True)
@@ -113,12 +120,12 @@ class _Mark:
     cause: WaitReason | None
 
 
-class WaitTimes:
+class WaitTimes(StepFeature):
     """How long sequences waited, and why, at a cost that does not depend on the number of steps.
 
     Two counters run for the whole loop: the seconds in which a lack of blocks blocked the queue, and the seconds of
-    steps that were spent on prompts. They are noted when a sequence's wait begins, and subtracted when it ends. Each
-    plan calls ``set_blocked`` to say whether a lack of blocks blocks the queue from now on.
+    steps that were spent on prompts while others generated. They are noted when a sequence's wait begins, and
+    subtracted when it ends.
     """
 
     def __init__(self) -> None:
@@ -128,20 +135,33 @@ class WaitTimes:
         self._queued: dict[int, _Mark] = {}
         self._decoding: dict[int, float] = {}
 
-    @property
-    def blocked(self) -> bool:
-        """Whether a lack of blocks blocks the queue since the last plan."""
-        return self._blocked_since is not None
-
-    def set_blocked(self, blocked: bool, now: float) -> None:
+    def planned(self, step: StepBuilder, moves: Iterable[BlockMove], now: float) -> None:
         self._blocked_s = self._blocked(now)
-        self._blocked_since = now if blocked else None
+        self._blocked_since = now if step.blocked else None
 
-    def enter_queue(self, sequence: Sequence, now: float, cause: WaitReason | None = None) -> None:
-        """Starts a wait: for ``cause``, or for blocks and its turn."""
-        self._queued[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
+    def computed(self, plan: StepPlan, outcome: StepOutcome, work: StepWork) -> None:
+        self._prefill_s += work.prefill_s
 
-    def leave_queue(self, sequence: Sequence, now: float) -> None:
+    def waits(self, sequence: Sequence, wait: Wait, now: float) -> None:
+        self._end(sequence, now)
+        self._queued[sequence.sequence_id] = _Mark(now, self._blocked(now), wait.reason)
+
+    def started(self, sequence: Sequence, now: float, *, first: bool) -> None:
+        self._end(sequence, now)
+        if sequence.first_token_at is not None:
+            self._decoding[sequence.sequence_id] = self._prefill_s
+
+    def advanced(self, gain: Gain) -> None:
+        if gain.first:
+            self._decoding[gain.sequence.sequence_id] = self._prefill_s
+
+    def left(self, sequence: Sequence, now: float) -> None:
+        self._end(sequence, now)
+        mark = self._decoding.pop(sequence.sequence_id, None)
+        if mark is not None:
+            sequence.record.stall(WaitReason.PREFILL, self._prefill_s - mark)
+
+    def _end(self, sequence: Sequence, now: float) -> None:
         """Ends the wait of a sequence, if it waited."""
         mark = self._queued.pop(sequence.sequence_id, None)
         if mark is None:
@@ -158,20 +178,6 @@ class WaitTimes:
         """When the wait of a sequence for a cause began, and the cause; None without such a wait."""
         mark = self._queued.get(sequence.sequence_id)
         return None if mark is None or mark.cause is None else (mark.since, mark.cause)
-
-    def begin_decode(self, sequence: Sequence) -> None:
-        """Starts the decode phase of a sequence, in which prompt rows of others delay it."""
-        self._decoding[sequence.sequence_id] = self._prefill_s
-
-    def end_decode(self, sequence: Sequence) -> None:
-        """Ends the decode phase of a sequence, if it was in it."""
-        mark = self._decoding.pop(sequence.sequence_id, None)
-        if mark is not None:
-            sequence.record.stall(WaitReason.PREFILL, self._prefill_s - mark)
-
-    def add_prefill(self, seconds: float) -> None:
-        """Counts seconds of a step that went to prompt rows while others generated."""
-        self._prefill_s += seconds
 
     def idle(self) -> bool:
         """Whether no sequence is counted as waiting or generating."""

@@ -261,11 +261,13 @@ def _make_scheduler(setting: EngineSetting, predicted: PredictedTimes) -> Schedu
     budget: Budget = FixedBudget(setting.rows)
     if setting.tpot_target_s is not None:
         budget = LiveBudget(step_time, setting.tpot_target_s, setting.itl_limit_s)
+    store = None if lever is None else engine_store(lever, manager)
     return Scheduler(
         manager,
         StepLimits(setting.sequences, setting.rows, setting.sequences),
         budget=budget,
         step_time=step_time,
+        features=[] if store is None else [PrefixLoading(store, predicted)],
+        store=store,
         max_waiting=1 << 62,
-        loading=None if lever is None else PrefixLoading(engine_store(lever, manager), predicted),
     )
