@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from operator import le
+from itertools import accumulate
+from operator import le, sub
 from typing import Final
 
 from twofold.core.record import HeldPin
@@ -212,15 +213,12 @@ class LookAhead(StepFeature):
 
     def lasts(self, sequence: Sequence, others: Collection[Sequence]) -> bool:
         """Whether blocks last if ``sequence`` runs beside ``others``."""
-        free = self._manager.obtainable()
-        free = _minus(free, self._needed(sequence, self._expected(sequence, alone=not others)))
+        needs = [self._needed(sequence, self._expected(sequence, alone=not others))]
         for other in others:
-            if min(free) < 0:
-                return False
             positions = self._expected(other, alone=False)
             if other.tables is None or positions > other.tables.room:
-                free = _minus(free, self._needed(other, positions))
-        return min(free) >= 0
+                needs.append(self._needed(other, positions))
+        return all(map(lasts, self._manager.obtainable(), zip(*needs, strict=True)))
 
     def start(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
         """Gives the sequence its blocks; False, with nothing changed, if blocks would not last beside ``running``."""
@@ -244,11 +242,9 @@ class LookAhead(StepFeature):
 
     def _expected(self, sequence: Sequence, *, alone: bool) -> int:
         """Positions that the sequence is expected to need."""
-        if alone:
-            return min(sequence.known + 1, sequence.positions_needed)
-        length = self.share * (sequence.limit - sequence.prompt_length)
-        ahead = min(max(int(length) - sequence.generated, MIN_AHEAD), HORIZON)
-        return min(sequence.known + ahead, sequence.positions_needed)
+        known = sequence.known
+        tokens = known + 1 if alone else expected(known, sequence.limit, sequence.prompt_length, self.share)
+        return min(tokens, sequence.positions_needed)
 
     def _needed(self, sequence: Sequence, positions: int) -> tuple[int, ...]:
         """New blocks of each group that the sequence needs for ``positions``."""
@@ -261,8 +257,16 @@ class LookAhead(StepFeature):
         return tuple(min(n, max(most - o, 0)) for n, most, o in zip(counts, self._most, own, strict=True))
 
 
-def _minus(free: Iterable[int], used: Iterable[int]) -> tuple[int, ...]:
-    return tuple(f - u for f, u in zip(free, used, strict=True))
+def expected(known: int, limit: int, prompt: int = 0, share: float = 1.0) -> int:
+    """The tokens, of the ``known`` ones on, that admission plans for. Completions use this ``share`` of the ``limit``
+    less the ``prompt``."""
+    left = int(share * (limit - prompt)) - (known - prompt)
+    return known + min(max(left, MIN_AHEAD), HORIZON)
+
+
+def lasts(free: int, needs: Iterable[int]) -> bool:
+    """Whether so many ``free`` blocks cover all ``needs``, one after the other: some give blocks back."""
+    return all(left >= 0 for left in accumulate(needs, sub, initial=free))
 
 
 def least_urgent(running: Iterable[Sequence], urgency: Callable[[Sequence], float]) -> Sequence:

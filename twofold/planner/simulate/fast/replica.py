@@ -20,7 +20,8 @@ from typing import Final
 
 from twofold.core.model import read_positions, visible
 from twofold.core.report import StoreCounts
-from twofold.engine.scheduler.blocks import HORIZON, MIN_AHEAD
+from twofold.engine.kv.pool import blocks_for
+from twofold.engine.scheduler.blocks import HORIZON, expected, lasts
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.routing.router import WorkAhead
 from twofold.planner.count.step import SequenceRows
@@ -250,35 +251,33 @@ class FastReplica(Replica):
         return True
 
     def _lasts(self, sequence: Running, free: int, *, alone: bool) -> bool:
-        """Whether ``free`` blocks suffice for the expected tokens of this and all running sequences.
-
-        The same rule as in ``engine.scheduler.blocks``; ``alone``: no other sequence runs.
-        """
+        """Whether ``free`` blocks suffice for the expected tokens of this and all running sequences, as ``LookAhead``
+        decides it. ``alone``: no other sequence runs."""
         found = idle = 0
         if self._shares or sequence.job.shares or sequence.preemptions:
             found, idle = self._cache.find(sequence.job, sequence.job.prefilled or sequence.known - 1)
         next_token = min(sequence.known + 1, sequence.limit - 1)
         positions = next_token if alone else self._expected(sequence, sequence.known)
-        free -= idle + -(-max(positions, found) // self._size) - found // self._size
+        free -= idle + blocks_for(max(positions, found), self._size) - found // self._size
         if free < 0 or alone:
             return free >= 0
-        decodes = self._decodes
-        prompts = sum(-(-(each.known + HORIZON) // self._size) for each in self._prompts.values())
-        if free >= decodes.count * (HORIZON // self._size + 1) + prompts:
+        prompts = sum(blocks_for(each.known + HORIZON, self._size) for each in self._prompts.values())
+        if free >= self._decodes.count * (HORIZON // self._size + 1) + prompts:
             return True
-        for member in decodes.members.values():
-            known = decodes.known_of(member)
-            free -= -(-self._expected(member, known) // self._size) - -(-known // self._size)
+        return lasts(free, self._growth())
+
+    def _growth(self) -> Iterator[int]:
+        """New blocks that each running sequence is expected to need."""
+        for member in self._decodes.members.values():
+            known = self._decodes.known_of(member)
+            yield blocks_for(self._expected(member, known), self._size) - blocks_for(known, self._size)
         for each in self._prompts.values():
-            positions = self._expected(each, each.known)
-            free -= max(0, -(-positions // self._size) - each.held.blocks)
-        return free >= 0
+            yield max(0, blocks_for(self._expected(each, each.known), self._size) - each.held.blocks)
 
     @staticmethod
     def _expected(sequence: Running, known: int) -> int:
         """Positions that a sequence with ``known`` tokens is expected to need; at least ``known`` while it runs."""
-        ahead = min(max(sequence.limit - known, MIN_AHEAD), HORIZON)
-        return min(known + ahead, sequence.limit - 1)
+        return min(expected(known, sequence.limit), sequence.limit - 1)
 
     # -- a step with prompts ------------------------------------------------------------------------------------------
 
