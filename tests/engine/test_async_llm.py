@@ -160,10 +160,10 @@ def test_drain_finishes_running_requests_and_refuses_new_ones(make_loaded: MakeL
 
 def test_closing_ends_streams_with_an_error(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps after the first wait until the engine's thread has been told to end, so the request cannot end before."""
-    told, run, steps = threading.Event(), MockForward.run, count()
+    asked_to_end, run, steps = threading.Event(), MockForward.run, count()
 
     def held(forward: MockForward, batch: Batch) -> NDArray[np.float32]:
-        assert not next(steps) or told.wait(60)
+        assert not next(steps) or asked_to_end.wait(60)
         return run(forward, batch)
 
     monkeypatch.setattr(MockForward, "run", held)
@@ -175,7 +175,7 @@ def test_closing_ends_streams_with_an_error(make_loaded: MakeLoaded, monkeypatch
         closing = asyncio.create_task(llm.close())
         while llm._thread._open:
             await asyncio.sleep(0.001)
-        told.set()
+        asked_to_end.set()
         await closing
         await llm.close()
         with pytest.raises(ResourceError, match="closed"):

@@ -45,9 +45,9 @@ def test_lanes_of_a_run_are_those_of_its_trace(make_llm: MakeLLM, tmp_path: Path
         if event.kind is LaneKind.ARRIVE:
             names[event.number] = event.text
         lanes.setdefault(event.number, {})[event.kind] = round(event.at * 1e6)
-    told = {names[number]: {kind: times[kind] for kind in "+af."} for number, times in lanes.items()}
-    assert told == traced(path)
-    assert len(told) == 5
+    reported = {names[number]: {kind: times[kind] for kind in "+af."} for number, times in lanes.items()}
+    assert reported == traced(path)
+    assert len(reported) == 5
 
 
 class Steps:

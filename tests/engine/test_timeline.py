@@ -120,7 +120,7 @@ def test_forced_tokens_are_those_that_the_grammar_left_no_choice_of(make_llm: Ma
     assert found[: len(text)] == "dddgggd"
 
 
-def test_accepted_drafts_are_told_from_drawn_tokens(make_llm: MakeLLM) -> None:
+def test_accepted_drafts_differ_from_sampled_tokens(make_llm: MakeLLM) -> None:
     llm = make_llm()
     recorder = Recorder()
     use(llm, recorder)
@@ -148,7 +148,7 @@ def test_nothing_is_noted_unless_the_request_asks(make_llm: MakeLLM) -> None:
     assert deltas[-1].request.metrics.timeline is None
 
 
-def test_an_engine_tells_what_it_has_done_of_a_prompt(make_llm: MakeLLM) -> None:
+def test_an_engine_reports_the_progress_of_a_prompt(make_llm: MakeLLM) -> None:
     engine = make_llm(seqs=1, rows=8).engine
     names = [
         engine.add(
@@ -156,14 +156,14 @@ def test_an_engine_tells_what_it_has_done_of_a_prompt(make_llm: MakeLLM) -> None
         )
         for number in (40, 41, 42)
     ]
-    told = [engine.progress([*names, "unknown"])]
+    progress = [engine.progress([*names, "unknown"])]
     while engine.has_work:
         engine.step()
-        told.append(engine.progress(names))
-    assert {name: one.ahead for name, one in told[0].items()} == {name: place for place, name in enumerate(names)}
+        progress.append(engine.progress(names))
+    assert {name: one.ahead for name, one in progress[0].items()} == {name: place for place, name in enumerate(names)}
     for name in names:
-        mine = [one for each in told if (one := each.get(name)) is not None]
+        mine = [one for each in progress if (one := each.get(name)) is not None]
         assert all(one.of == 30 for one in mine)
         assert all(before.done <= after.done for before, after in pairwise(mine))
         assert len({one.done for one in mine if one.ahead is None}) > 1
-    assert told[-1] == {}
+    assert progress[-1] == {}

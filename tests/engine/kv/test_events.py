@@ -27,8 +27,8 @@ def prompt(random: Random, twin: Twin) -> array[int]:
     return start + array("i", random.choices(range(3), k=random.randint(1, 24)))
 
 
-def happen(random: Random, twin: Twin) -> str:
-    """One event; its name, or "" if it could not be."""
+def random_event(random: Random, twin: Twin) -> str:
+    """One event at random; its name, or "" if it was not possible."""
     event = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     if event == "time":
         twin.pass_time(random.uniform(0, 20))
@@ -43,7 +43,7 @@ def happen(random: Random, twin: Twin) -> str:
 
 
 def _done(random: Random, twin: Twin, event: str, text: Text) -> bool:
-    """Whether the event could happen to this sequence."""
+    """Whether the event was possible for this sequence."""
     if event == "step":
         return twin.step(text, random.choice((1, 1, 2, 5, 9)), random.randrange(3))
     if event == "pin":
@@ -62,7 +62,7 @@ def test_ten_thousand_events(layout: str, caching: bool) -> None:
     random, twin = Random(layout), Twin(LAYOUTS[layout], caching)
     seen: Counter[str] = Counter()
     for number in range(EVENTS if caching else EVENTS // 5):
-        seen[happen(random, twin)] += 1
+        seen[random_event(random, twin)] += 1
         if number % 3 == 0:
             twin.check()
     assert min(seen[event] for event in WEIGHTS if caching or event != "pin") > 0

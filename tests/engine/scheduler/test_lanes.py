@@ -43,14 +43,14 @@ def test_a_plain_life_costs_six_events_however_long_it_is() -> None:
     assert (events[-1].values, events[-1].text) == ((100,), "length")
 
 
-def test_tokens_are_told_at_most_ten_times_a_second() -> None:
+def test_tokens_are_reported_at_most_ten_times_a_second() -> None:
     scheduler = watched(blocks=64)
     scheduler.add(make_sequence(0, answer=100), 0.0)
     for step in range(50):
         turn(scheduler, now=step * 0.01)
-    told = [event for event in scheduler.lanes.take() if event.kind is LaneKind.TOKENS]
-    assert len(told) <= 6
-    assert told[-1].values[0] > 40
+    events = [event for event in scheduler.lanes.take() if event.kind is LaneKind.TOKENS]
+    assert len(events) <= 6
+    assert events[-1].values[0] > 40
 
 
 def test_slots_are_the_lowest_free_numbers_and_are_kept() -> None:
@@ -87,9 +87,9 @@ def test_a_paused_sequence_is_held_and_queued_again() -> None:
     scheduler.pause(0, 1.0)
     scheduler.resume(0, 2.0)
     turn(scheduler, now=3.0)
-    told = [event for event in scheduler.lanes.take() if event.kind not in {LaneKind.TOKENS, LaneKind.COMPUTE}]
-    assert kinds(told) == "+afhur"
-    assert [event.at for event in told[-3:]] == [1.0, 2.0, 3.0]
+    events = [event for event in scheduler.lanes.take() if event.kind not in {LaneKind.TOKENS, LaneKind.COMPUTE}]
+    assert kinds(events) == "+afhur"
+    assert [event.at for event in events[-3:]] == [1.0, 2.0, 3.0]
 
 
 def test_watching_begins_with_what_runs_and_waits() -> None:

@@ -92,7 +92,7 @@ def test_events_have_tokens_and_finish_reasons() -> None:
     scheduler.check_idle()
 
 
-class Told:
+class DelayedConstraint:
     """A constraint that is not ready before the test makes it so."""
 
     ready = True
@@ -114,7 +114,7 @@ class Told:
         """Rules nothing out."""
 
 
-class Recording(Told):
+class RecordingConstraint(DelayedConstraint):
     """A constraint that records its calls in a list of all constraints."""
 
     def __init__(self, name: str, calls: list[str]) -> None:
@@ -138,7 +138,7 @@ def test_all_constraints_take_their_tokens_before_one_is_waited_for() -> None:
     calls: list[str] = []
     scheduler = make_scheduler()
     for number, prompt, answer in ((0, 2, 9), (1, 2, 9), (2, 2, 1), (3, 60, 9)):
-        constraint = Recording(str(number), calls)
+        constraint = RecordingConstraint(str(number), calls)
         scheduler.add(make_sequence(number, prompt=prompt, answer=answer, constraint=constraint), 0.0)
     turn(scheduler, token=4)
     assert calls[:3] == ["advance 0 [4]", "advance 1 [4]", "advance 2 [4]"]
@@ -157,17 +157,17 @@ def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int
 
 def test_a_sequence_whose_mask_is_late_waits_and_others_go_on() -> None:
     """Only the last row of a long prompt is computed again, and only when it can be sampled."""
-    scheduler, told = make_scheduler(), Told()
-    scheduler.add(make_sequence(0, prompt=10, answer=5, constraint=told), 0.0)
+    scheduler, delayed = make_scheduler(), DelayedConstraint()
+    scheduler.add(make_sequence(0, prompt=10, answer=5, constraint=delayed), 0.0)
     scheduler.add(make_sequence(1, prompt=3, answer=9), 0.0)
     while scheduler.running < 2 or not scheduler.defers:
-        told.ready = False
+        delayed.ready = False
         deferring_turn(scheduler, late=0)
     for _ in range(3):
         rows, events = deferring_turn(scheduler, late=0)
         assert [number for number, _, _ in rows] == [1]
         assert [event.sequence_id for event in events] == [1]
-    told.ready = True
+    delayed.ready = True
     plan, events = turn(scheduler)
     assert (0, 9, 1) in shape(plan)
     assert TokenEvent(0, (1,), (), ()) in events
@@ -176,7 +176,7 @@ def test_a_sequence_whose_mask_is_late_waits_and_others_go_on() -> None:
 
 def test_an_output_found_complete_late_ends_without_a_token() -> None:
     scheduler = make_scheduler()
-    scheduler.add(make_sequence(0, prompt=2, answer=5, constraint=Told()), 0.0)
+    scheduler.add(make_sequence(0, prompt=2, answer=5, constraint=DelayedConstraint()), 0.0)
     assert turn(scheduler)[1] == [TokenEvent(0, (1,), (), ())]
     plan = scheduler.plan(0.0)
     outcome = StepOutcome((SequenceOutcome(0, complete=True),))

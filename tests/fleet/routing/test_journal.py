@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.engine.kv.test_events import happen
+from tests.engine.kv.test_events import random_event
 from tests.engine.kv.twin import BLOCK, LAYOUTS, Twin
 from twofold.engine.kv.names import BlockKeys
 from twofold.fleet.routing.index import PrefixIndex
@@ -32,7 +32,7 @@ def test_the_index_finds_what_the_tree_finds(layout: str) -> None:
     index.report_all(0, 0, [])
     event = lost = 0
     for _ in range(EVENTS):
-        happen(random, twin)
+        random_event(random, twin)
         if random.random() < 0.3:
             added, removed = journal.take()
             event += 1
