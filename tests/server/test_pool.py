@@ -217,8 +217,8 @@ def test_work_for_a_disconnected_client_is_not_started() -> None:
         running = asyncio.create_task(pool.prepare("m", "a", 2 * MIB, workers.work("running")))
         await asyncio.sleep(0)
         context: Any = SimpleNamespace(source="a", size=2 * MIB)
-        site: Any = SimpleNamespace(pool=pool)
-        request = EndpointRequest(context, {}, gone, site)
+        services: Any = SimpleNamespace(pool=pool)
+        request = EndpointRequest(context, {}, gone, services)
         for _ in range(3):
             with pytest.raises(ClientGoneError):
                 await request.work("m", workers.work("left"))

@@ -39,8 +39,8 @@ def test_a_disconnected_client_leaves_no_reference_cycles() -> None:
     async def answer() -> weakref.ref[_Context]:
         context: Any = _Context()
         unused: Any = None
-        site: Any = SimpleNamespace(runner=_Endless())
-        await Reply(EndpointRequest(context, {}, gone, site), unused).send(unused)
+        services: Any = SimpleNamespace(runner=_Endless())
+        await Reply(EndpointRequest(context, {}, gone, services), unused).send(unused)
         assert context.record.status == CLIENT_GONE
         return weakref.ref(context)
 

@@ -45,13 +45,9 @@ from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
 from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
 from twofold.server.estimates import Estimates
-from twofold.server.http.about import AboutEndpoint
-from twofold.server.http.endpoints import EndpointResponse, Site
-from twofold.server.http.estimate import EstimateEndpoint
-from twofold.server.http.live import LiveService
-from twofold.server.http.planner import PlannerEndpoint
-from twofold.server.http.replicas import replica_figures
-from twofold.server.http.status import AdminEndpoint, StatusEndpoint
+from twofold.server.http.about import features
+from twofold.server.http.admin import replica_figures
+from twofold.server.live import LiveService
 from twofold.server.models.autoscaler import Autoscaler, on_process
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import document
@@ -60,8 +56,9 @@ from twofold.server.planning.process import PlannerProcess
 from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.reference_prices import ReferencePrices
 from twofold.server.response_cache import ResponseCache
-from twofold.server.routes import Stores, all_routes, build_app, dialect_of, open_stores
+from twofold.server.routes import ROUTES, build_app, dialect_of
 from twofold.server.runner import RequestRunner
+from twofold.server.services import Services, Stores, open_stores
 from twofold.server.storage.tenants import DataFolder, claim_folder
 from twofold.web.page import WebPage
 
@@ -233,35 +230,33 @@ class Server:
         return self._keys().named(tenant, key_id, datetime.now(UTC))
 
     def _app(self, stores: Stores) -> ASGIApp:
-        config = self._config
-        site = Site(
-            self._runner,
-            self._quotas,
-            config.body,
-            ByteBudget(config.body.together, self._pool.trim),
-            self._pool,
-            config.tolerant,
-            config.quiet_s,
-        )
-        status = StatusEndpoint(self._is_ready, self._metrics, self._accounting)
-        admin = AdminEndpoint(self._registry, self.stop)
-        about = AboutEndpoint(config, self._registry, self._accounting.references.names)
-        page = WebPage.read() if config.web else None
-        planner = PlannerEndpoint(self._planner, PlanJobs(self._planner), self._registry, self._accounting.recent)
-        estimate = EstimateEndpoint(self._registry, self._admission, self._accounting)
-        own = (about, planner, self._live, estimate)
-        routes = all_routes(self._registry, status, admin, *own, stores, self._document(), page)
-        app = build_app(site, routes)
-        hosts, origins = Hosts.of(config.hosts), Origins.of(config.origins)
-        return EdgeMiddleware(app, self._keys, dialect_of, hosts, origins, config.web)
-
-    def _document(self) -> EndpointResponse:
-        """The response to GET /openapi.json."""
-        config = self._config
+        config, registry, keyed = self._config, self._config.registry, self._keys().required
         names = [name for offer in config.offers for name in offer.names]
-        any_model, keyed = config.registry.accept_any, self._keys().required
-        described = document(names, dialect_of, version=twofold_version(), keyed=keyed, any_model=any_model)
-        return EndpointResponse(encode(described))
+        described = document(
+            ROUTES, names, dialect_of, version=twofold_version(), keyed=keyed, any_model=registry.accept_any
+        )
+        services = Services(
+            config=config,
+            registry=self._registry,
+            admission=self._admission,
+            runner=self._runner,
+            accounting=self._accounting,
+            metrics=self._metrics,
+            quotas=self._quotas,
+            pool=self._pool,
+            bodies=ByteBudget(config.body.together, self._pool.trim),
+            stores=stores,
+            live=self._live,
+            planner=self._planner,
+            plans=PlanJobs(self._planner),
+            document=encode(described),
+            features=features(route.path for route in ROUTES),
+            page=WebPage.read() if config.web else None,
+            is_ready=self._is_ready,
+            stop=self.stop,
+        )
+        hosts, origins = Hosts.of(config.hosts), Origins.of(config.origins)
+        return EdgeMiddleware(build_app(services), self._keys, dialect_of, hosts, origins, config.web)
 
     def _is_ready(self) -> bool:
         """Whether a request for the first model would run now; an unloaded model would be loaded for it."""

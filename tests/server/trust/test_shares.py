@@ -11,7 +11,7 @@ import pytest
 from twofold.core.errors import BusyError
 from twofold.observe.live.board import LiveBoard
 from twofold.observe.live.lanes import Viewer
-from twofold.server.http.live import MAX_OWN, MAX_WATCHERS, LiveService, LiveWatcher
+from twofold.server.live import MAX_OWN, MAX_WATCHERS, LiveService, LiveWatcher
 from twofold.server.models.named_models import NamedModel
 from twofold.server.models.registry import ModelRegistry, ServedModel
 

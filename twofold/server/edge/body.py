@@ -109,3 +109,9 @@ def _within(text: bytes, limits: BodyLimits) -> bool:
 
 def _too_large(limits: BodyLimits) -> TooLargeError:
     return TooLargeError(f"The body of the request is longer than {limits.bytes:,} bytes.")
+
+
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

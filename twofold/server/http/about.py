@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from twofold.api.base import ServiceTier, TierName
@@ -11,13 +10,14 @@ from twofold.api.body import NonEmptyText, NonNegativeFloat, NonNegativeInt, Rep
 from twofold.core.params import MAX_LOGPROBS, MAX_N
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.requests import NO_OBJECTIVE, Objective
-from twofold.server.admission import Tier, Tiers
+from twofold.server.admission import Tier
 from twofold.server.config import ServerConfig
 from twofold.server.edge.keys import MetricsView
 from twofold.server.edge.middleware import ABOUT_PATH
+from twofold.server.http.admin import FleetReply, fleet_reply
 from twofold.server.http.endpoints import EndpointRequest
-from twofold.server.http.replicas import FleetReply, fleet_reply
-from twofold.server.models.registry import ModelRegistry, ModelState, ServedModel
+from twofold.server.models.registry import ModelState, ServedModel
+from twofold.server.openapi.route import get
 
 OWN_PATHS: Final = "/v1/twofold/"
 FOR_ADMINISTRATORS: Final = frozenset({"models", "shutdown"})
@@ -101,46 +101,40 @@ class KeyedServer(ReplyObject, kw_only=True):
     keyed: Literal[True] = True
 
 
-@dataclass(frozen=True, slots=True)
-class AboutEndpoint:
-    """The handler. ``references`` are the models whose prices are known."""
-
-    config: ServerConfig
-    registry: ModelRegistry
-    references: Sequence[str]
-
-    async def get(self, features: Sequence[str], asked: EndpointRequest) -> AboutServer | KeyedServer:
-        """``features`` are those of all callers and of administrators."""
-        caller, config = asked.context.caller, self.config
-        if caller.anonymous:
-            return KeyedServer()
-        return AboutServer(
-            version=twofold_version(),
-            keyed=bool(caller.id),
-            sees=caller.sees,
-            models=[_model(model, admin=caller.admin) for model in self.registry.models],
-            tiers={name: self._tier(config.tiers, name) for name in caller.tiers},
-            limits=AboutLimits(
-                n=MAX_N, logprobs=MAX_LOGPROBS, body_bytes=config.body.bytes, seconds=config.queue.seconds
-            ),
-            prices=AboutPrices(None if config.prices is None else config.prices.currency, self.references),
-            can=[name for name in features if caller.admin or name not in FOR_ADMINISTRATORS],
-        )
-
-    def _tier(self, tiers: Tiers, name: ServiceTier) -> AboutTier:
-        tier: Tier = tiers.by_name[name]
-        objective: Objective = self.config.objectives.get(name, NO_OBJECTIVE)
-        target = self.registry.tpot_target_s
-        return AboutTier(
-            tpot_target_s=target if target is None or tier.tpot_target_s is None else tier.tpot_target_s,
-            queue_limit_s=tier.queue_limit_s,
-            ttft_s=objective.ttft_s,
-            tpot_s=objective.tpot_s,
-            e2e_s=objective.e2e_s,
-        )
+@get(ABOUT_PATH, is_open=True, shows_more=True)
+async def get_server(asked: EndpointRequest) -> AboutServer | KeyedServer:
+    """Returns what the caller can ask for. Without a key, a server with keys only says that it has them."""
+    caller, services, config = asked.context.caller, asked.services, asked.services.config
+    if caller.anonymous:
+        return KeyedServer()
+    return AboutServer(
+        version=twofold_version(),
+        keyed=bool(caller.id),
+        sees=caller.sees,
+        models=[_model(model, admin=caller.admin) for model in services.registry.models],
+        tiers={name: _tier(config, name, services.registry.tpot_target_s) for name in caller.tiers},
+        limits=AboutLimits(n=MAX_N, logprobs=MAX_LOGPROBS, body_bytes=config.body.bytes, seconds=config.queue.seconds),
+        prices=AboutPrices(
+            None if config.prices is None else config.prices.currency, services.accounting.references.names
+        ),
+        can=[name for name in services.features if caller.admin or name not in FOR_ADMINISTRATORS],
+    )
 
 
-def features(paths: Mapping[str, object]) -> list[str]:
+def _tier(config: ServerConfig, name: ServiceTier, target: float | None) -> AboutTier:
+    """``target`` is the engine's own TPOT in seconds; None if it has none."""
+    tier: Tier = config.tiers.by_name[name]
+    objective: Objective = config.objectives.get(name, NO_OBJECTIVE)
+    return AboutTier(
+        tpot_target_s=target if target is None or tier.tpot_target_s is None else tier.tpot_target_s,
+        queue_limit_s=tier.queue_limit_s,
+        ttft_s=objective.ttft_s,
+        tpot_s=objective.tpot_s,
+        e2e_s=objective.e2e_s,
+    )
+
+
+def features(paths: Iterable[str]) -> list[str]:
     """The first words of the server's own paths."""
     own = {path.removeprefix(OWN_PATHS).partition("/")[0] for path in paths if path.startswith(OWN_PATHS)}
     return sorted(own - {ABOUT_PATH.removeprefix(OWN_PATHS)})

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -25,19 +25,20 @@ from twofold.api.fields import ignoring
 from twofold.api.names import declared_name
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.core.forecast import RequestProgress
+from twofold.core.request import RequestOptions
 from twofold.core.tasks import start_task
 from twofold.engine.outputs import OutputDelta
+from twofold.fleet.fleet import Fleet
 from twofold.observe.served import ServedRequest, log_id
 from twofold.server.context import CLIENT_GONE, RequestContext
-from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, read_body
+from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, disconnected, read_body
 from twofold.server.edge.keys import Caller
-from twofold.server.edge.limits import KIB, BodyLimits
+from twofold.server.edge.limits import KIB
 from twofold.server.edge.protocol import StreamWriter
-from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Header, RawResponse
-from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.response_cache import CACHE_HEADER
-from twofold.server.runner import RequestRun, RequestRunner, reply_size
+from twofold.server.runner import RequestRun, reply_size
+from twofold.server.services import Services
 
 log = logging.getLogger("twofold.serve")
 
@@ -53,28 +54,7 @@ UNBUFFERED: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"n
 OBJECTS: Final = 16
 """Objects of a list that are encoded in one call: vectors have up to some thousand numbers."""
 
-Keep: TypeAlias = Callable[[RequestContext, Any, ReplyHead, GeneratedReply], Awaitable[None]]
-"""Stores the body of the reply to a request."""
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The parts that all endpoints of a server share.
-
-    body      limits of one body; ``bodies`` counts the bytes of all
-    tolerant  unknown fields are ignored with a warning; else they are errors
-    quiet_s   seconds of silence after which a stream gets a keep-alive event, so that no proxy closes it
-    """
-
-    runner: RequestRunner
-    quotas: Quotas
-    body: BodyLimits
-    bodies: ByteBudget
-    pool: WorkPool
-    tolerant: bool
-    quiet_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +86,7 @@ class EndpointRequest:
     context: RequestContext
     scope: Scope
     receive: Receive
-    site: Site
+    services: Services
 
     @property
     def path(self) -> dict[str, str]:
@@ -132,13 +112,14 @@ class EndpointRequest:
         Raises TooLargeError, SlowClientError, ClientGoneError, BusyError, FieldError for a body that is not JSON in
         UTF-8 or has another content type (which some API protocols allow), and what ``read`` raises.
         """
-        context, site, headers = self.context, self.site, self.headers
+        context, services, headers = self.context, self.services, self.headers
+        limits = services.config.body
         check_json_type(headers, any_type=context.dialect.any_type)
-        body = await read_body(headers, self.receive, site.body, partial(context.hold, site.bodies))
+        body = await read_body(headers, self.receive, limits, partial(context.hold, services.bodies))
         context.size = len(body)
         if len(body) <= INLINE_BYTES:
-            return read(decode_json(body, site.body))
-        return await site.pool.run(context.source, len(body), lambda: read(decode_json(body, site.body)))
+            return read(decode_json(body, limits))
+        return await services.pool.run(context.source, len(body), lambda: read(decode_json(body, limits)))
 
     async def body(self) -> object:
         """The body as plain data."""
@@ -158,16 +139,24 @@ class EndpointRequest:
             more = message.get("more_body", False)
             yield message.get("body", b"")
 
+    def lease(self, model: str | None) -> AbstractAsyncContextManager[Fleet]:
+        """The served model of that name, loaded; None: the first one."""
+        return self.services.registry.lease(model, RequestOptions(tenant=self.tenant))
+
     async def work(self, model: str, work: Callable[[], T]) -> T:
         """The result of ``work`` on the body, run on a thread; it may render the chat template of the served ``model``.
 
         Raises BusyError, ClientGoneError, and the errors of ``work``.
         """
         context = self.context
-        prepared = asyncio.create_task(self.site.pool.prepare(model, context.source, context.size, work))
+        prepared = asyncio.create_task(self.services.pool.prepare(model, context.source, context.size, work))
         if not await done_before_disconnect(prepared, self.receive):
             raise ClientGoneError
         return prepared.result()
+
+
+Keep: TypeAlias = Callable[[EndpointRequest, Any, ReplyHead, GeneratedReply], Awaitable[None]]
+"""Stores the body of the reply to a request."""
 
 
 @dataclass(slots=True)
@@ -201,7 +190,7 @@ class Reply:
     async def _run(self, send: Send) -> None:
         context = self.asked.context
         try:
-            async with self.asked.site.runner.open(context, self.request) as run:
+            async with self.asked.services.runner.open(context, self.request) as run:
                 await (self._stream(run, send) if self.request.stream else self._whole(run, send))
         except asyncio.CancelledError:
             if context.cut is None:
@@ -213,16 +202,16 @@ class Reply:
             await self._fail(internal_error(context.record.request_id, error), send)
 
     async def _whole(self, run: RequestRun, send: Send) -> None:
-        context, runner = self.asked.context, self.asked.site.runner
+        context, runner = self.asked.context, self.asked.services.runner
         body = await runner.reply(run)
         if self.keep is not None:
-            await self.keep(context, self.request, run.head, body)
+            await self.keep(self.asked, self.request, run.head, body)
         data = await runner.work_on_reply(run, reply_size(run), partial(json_bytes, body))
         self._begun = True
         await RawResponse.of(200, data, context.headers()).send(send)
 
     async def _stream(self, run: RequestRun, send: Send) -> None:
-        context, runner = self.asked.context, self.asked.site.runner
+        context, runner = self.asked.context, self.asked.services.runner
         streamer = await runner.work_on_reply(run, 0, partial(self.request.streamer, run.head, run.model.facts))
         self._streamer, run.direct = streamer, self._send_now
         self._opening = streamer.open()  # before the first delta: events are numbered in this order
@@ -241,7 +230,7 @@ class Reply:
                         context.delta_sent()
             await run.finish()
             if self.keep is not None:
-                await self.keep(context, self.request, run.head, await runner.body(run))
+                await self.keep(self.asked, self.request, run.head, await runner.body(run))
             await self._send(streamer.close(run.outputs, runner.explained(run)), send, last=True)
         finally:
             watch.cancel()
@@ -287,7 +276,7 @@ class Reply:
                 await self._send(data, send)
 
     async def _keep_alive(self, streamer: Streamer, send: Send) -> None:
-        quiet_s = self.asked.site.quiet_s
+        quiet_s = self.asked.services.config.quiet_s
         while True:
             await asyncio.sleep(max(0.0, self._sent_at + quiet_s - time.monotonic()))
             if time.monotonic() - self._sent_at >= quiet_s:
@@ -302,13 +291,13 @@ Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse | ReplyObject |
 class Generating:
     """The handler of an endpoint whose replies a model generates.
 
-    read      makes a request from a decoded body
+    request   the type of its bodies, a RequestObject that is a DialectRequest
     complete  adds stored objects to which the request refers
     keep      stores each whole reply, before its last byte is sent
     """
 
-    read: Callable[[object], DialectRequest]
-    complete: Callable[[RequestContext, Any], Awaitable[Any]] | None = None
+    request: type[Any]
+    complete: Callable[[EndpointRequest, Any], Awaitable[Any]] | None = None
     keep: Keep | None = None
 
     async def __call__(self, asked: EndpointRequest) -> Reply:
@@ -316,9 +305,9 @@ class Generating:
         if word is not None and word not in CACHE_WORDS:
             raise ParameterError(f"{CACHE_HEADER} must be keep or skip.", param=CACHE_HEADER)
         asked.context.store = None if word is None else CACHE_WORDS[word]
-        request = await asked.read(self.read)
+        request: DialectRequest = await asked.read(self.request.read)
         if self.complete is not None:
-            request = await self.complete(asked.context, request)
+            request = await self.complete(asked, request)
         return Reply(asked, request, self.keep)
 
 
@@ -330,7 +319,7 @@ class PathEndpoint:
     known     makes what a log shows of a path that no route matches
     """
 
-    site: Site
+    services: Services
     path: str
     dialect: Dialect
     handlers: Mapping[str, Handler]
@@ -352,7 +341,7 @@ class PathEndpoint:
         )
         context = RequestContext(record, self.dialect, caller, caller.id or address)
         handler = self.handlers.get(scope["method"])
-        with self.site.runner.track(context, waits=isinstance(handler, Generating)):
+        with self.services.runner.track(context, waits=isinstance(handler, Generating)):
             try:
                 response = await self._response(context, handler, scope, receive)
                 if response is not None:
@@ -368,11 +357,11 @@ class PathEndpoint:
             if handler is None:
                 raise self.refusal(scope["path"])
             if isinstance(handler, Generating):
-                self.site.runner.check_open()
+                self.services.runner.check_open()
             if scope["method"] == "POST":
-                receive = context.enter(self.site.quotas, Headers(scope=scope), receive)
-            with ignoring(unknown=self.site.tolerant) as ignored:
-                response = await handler(EndpointRequest(context, scope, receive, self.site))
+                receive = context.enter(self.services.quotas, Headers(scope=scope), receive)
+            with ignoring(unknown=self.services.config.tolerant) as ignored:
+                response = await handler(EndpointRequest(context, scope, receive, self.services))
             context.notes += ignored.notes
             if ignored.shown:
                 context.omitted = ignored.shown
@@ -428,9 +417,3 @@ async def done_before_disconnect(work: asyncio.Task[T], receive: Receive) -> boo
         gone.cancel()
         work.cancel()
     return done
-
-
-async def disconnected(receive: Receive) -> None:
-    """Returns when the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Literal
@@ -17,12 +16,13 @@ from twofold.api.openai.chat import ChatRequest
 from twofold.core.errors import BusyError
 from twofold.core.forecast import Forecast
 from twofold.core.params import SamplingParams
-from twofold.core.request import EngineRequest, RequestOptions
+from twofold.core.request import EngineRequest
 from twofold.observe.billing import TokenUsage, forecast_cost
 from twofold.server.accounting import Accounting
-from twofold.server.admission import Admission
 from twofold.server.http.endpoints import EndpointRequest
-from twofold.server.models.registry import ModelRegistry
+from twofold.server.http.generating import CHAT, COMPARED, LOADING
+from twofold.server.openapi import rules
+from twofold.server.openapi.route import RequestRule, post
 from twofold.server.records import RequestCost
 
 FORECAST_S: Final = 10.0
@@ -63,86 +63,90 @@ class EstimateReply(ReplyObject, kw_only=True):
     at_prices: list[ReferenceCost] | UnsetType = UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class EstimateEndpoint:
-    """The handler."""
+@post(
+    "/v1/twofold/estimate",
+    body=ChatRequest,
+    examples={"plain": {**CHAT, "twofold": {"compare_prices": ["gpt-5"]}}},
+    rules=(*rules.CHAT, COMPARED, RequestRule("compress is absent.", "compress", UNSUPPORTED)),
+    failures=(403, *LOADING),
+)
+async def estimate(asked: EndpointRequest) -> EstimateReply:
+    """Predicts what a chat would take and cost if it were sent now. It loads no model.
 
-    registry: ModelRegistry
-    admission: Admission
-    accounting: Accounting
+    Raises as a chat does, and BusyError for a model that is not loaded."""
+    request = await asked.read(ChatRequest.read)
+    if request.compress is not None:
+        raise FieldError("compress cannot be estimated.", param="compress", code=UNSUPPORTED, hint="Remove it.")
+    services = asked.services
+    served = services.registry.find(request.model)
+    if served.state != "ready":
+        hint = "A request loads it." if served.state == "unloaded" else "Retry in a moment."
+        raise BusyError(f"The model {served.names[0]} is {served.state}.", retry_after_s=RETRY_S, hint=hint)
+    async with asked.lease(request.model) as model:
+        jobs = await asked.work(model.name, partial(request.prepare, model.facts))
+        (job,) = services.admission.tiered(asked.context, request.tier, jobs)
+        try:
+            async with asyncio.timeout(FORECAST_S):
+                forecast = await model.forecast(job)
+        except TimeoutError:
+            raise BusyError("The engine is in a long step.", retry_after_s=RETRY_S) from None
+        return _reply(asked, model.name, model.facts.context, job, forecast, request.compared)
 
-    async def post(self, asked: EndpointRequest) -> EstimateReply:
-        """Raises as a chat does, BusyError for a model that is not loaded: an estimate loads none."""
-        request = await asked.read(ChatRequest.read)
-        if request.compress is not None:
-            raise FieldError("compress cannot be estimated.", param="compress", code=UNSUPPORTED, hint="Remove it.")
-        served = self.registry.find(request.model)
-        if served.state != "ready":
-            hint = "A request loads it." if served.state == "unloaded" else "Retry in a moment."
-            raise BusyError(f"The model {served.names[0]} is {served.state}.", retry_after_s=RETRY_S, hint=hint)
-        async with self.registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as model:
-            jobs = await asked.work(model.name, partial(request.prepare, model.facts))
-            (job,) = self.admission.tiered(asked.context, request.tier, jobs)
-            try:
-                async with asyncio.timeout(FORECAST_S):
-                    forecast = await model.forecast(job)
-            except TimeoutError:
-                raise BusyError("The engine is in a long step.", retry_after_s=RETRY_S) from None
-            return self._reply(asked, model.name, model.facts.context, job, forecast, request.compared)
 
-    def _reply(
-        self,
-        asked: EndpointRequest,
-        model: str,
-        context: int,
-        job: EngineRequest,
-        forecast: Forecast,
-        compared: Sequence[str],
-    ) -> EstimateReply:
-        estimates, prompt = self.accounting.estimates, len(job.token_ids)
-        output = self._output_tokens(model, context, job)
-        ttft_s = e2e_s = None
-        if forecast.queue_s is not None and forecast.prefill_s is not None and forecast.tpot_s is not None:
-            ttft_s = forecast.queue_s + forecast.prefill_s
-            e2e_s = ttft_s + forecast.tpot_s * max(output - 1, 0)
-            estimates.expect(asked.context.caller.id, model, job.token_ids, ttft_s)
-        measured = estimates.error(model)
-        usage = TokenUsage(fresh=prompt - forecast.cached, cached=forecast.cached, output=output)
-        seconds = None if e2e_s is None else e2e_s - (forecast.queue_s or 0.0)
-        found = self.accounting.references.find(compared)
-        bills = self.accounting.references.bills(found, usage, datetime.now(UTC))
-        return EstimateReply(
-            model=model,
-            prompt_tokens=prompt,
-            cached_tokens=forecast.cached,
-            output_tokens=output,
-            ahead=forecast.ahead,
-            queue_s=forecast.queue_s,
-            ttft_s=ttft_s,
-            tpot_s=forecast.tpot_s,
-            e2e_s=e2e_s,
-            error=forecast.error if measured is None else measured,
-            error_of="ttft" if measured is not None else None if forecast.error is None else "steps",
-            cost=self._cost(model, asked.context.record.tier, usage, seconds, forecast.running + 1),
-            at_prices=[
-                ReferenceCost(model=name, currency=bill.currency, total=float(bill.total))
-                for name, bill in bills.items()
-            ]
-            or UNSET,
-        )
+def _reply(
+    asked: EndpointRequest,
+    model: str,
+    context: int,
+    job: EngineRequest,
+    forecast: Forecast,
+    compared: Sequence[str],
+) -> EstimateReply:
+    accounting = asked.services.accounting
+    estimates, prompt = accounting.estimates, len(job.token_ids)
+    output = _output_tokens(accounting, model, context, job)
+    ttft_s = e2e_s = None
+    if forecast.queue_s is not None and forecast.prefill_s is not None and forecast.tpot_s is not None:
+        ttft_s = forecast.queue_s + forecast.prefill_s
+        e2e_s = ttft_s + forecast.tpot_s * max(output - 1, 0)
+        estimates.expect(asked.context.caller.id, model, job.token_ids, ttft_s)
+    measured = estimates.error(model)
+    usage = TokenUsage(fresh=prompt - forecast.cached, cached=forecast.cached, output=output)
+    seconds = None if e2e_s is None else e2e_s - (forecast.queue_s or 0.0)
+    found = accounting.references.find(compared)
+    bills = accounting.references.bills(found, usage, datetime.now(UTC))
+    return EstimateReply(
+        model=model,
+        prompt_tokens=prompt,
+        cached_tokens=forecast.cached,
+        output_tokens=output,
+        ahead=forecast.ahead,
+        queue_s=forecast.queue_s,
+        ttft_s=ttft_s,
+        tpot_s=forecast.tpot_s,
+        e2e_s=e2e_s,
+        error=forecast.error if measured is None else measured,
+        error_of="ttft" if measured is not None else None if forecast.error is None else "steps",
+        cost=_cost(accounting, model, asked.context.record.tier, usage, seconds, forecast.running + 1),
+        at_prices=[
+            ReferenceCost(model=name, currency=bill.currency, total=float(bill.total)) for name, bill in bills.items()
+        ]
+        or UNSET,
+    )
 
-    def _output_tokens(self, model: str, context: int, job: EngineRequest) -> int:
-        """Expected tokens of the completions: as many as lately, within the request's limit."""
-        params = job.params
-        assert isinstance(params, SamplingParams), "a chat is sampled"
-        room = max(0, context - len(job.token_ids))
-        most = room if params.max_tokens is None else min(params.max_tokens, room)
-        mean = self.accounting.estimates.output_tokens(model)
-        return min(round(DEFAULT_OUTPUT if mean is None else mean), most) * params.answers
 
-    def _cost(
-        self, model: str, tier: str, usage: TokenUsage, seconds: float | None, sharers: int
-    ) -> RequestCost | None:
-        sheet = self.accounting.sheet
-        total = None if sheet is None else forecast_cost(sheet, model, tier, usage, seconds, sharers)
-        return None if sheet is None or total is None else RequestCost(sheet.currency, float(total))
+def _output_tokens(accounting: Accounting, model: str, context: int, job: EngineRequest) -> int:
+    """Expected tokens of the completions: as many as lately, within the request's limit."""
+    params = job.params
+    assert isinstance(params, SamplingParams), "a chat is sampled"
+    room = max(0, context - len(job.token_ids))
+    most = room if params.max_tokens is None else min(params.max_tokens, room)
+    mean = accounting.estimates.output_tokens(model)
+    return min(round(DEFAULT_OUTPUT if mean is None else mean), most) * params.answers
+
+
+def _cost(
+    accounting: Accounting, model: str, tier: str, usage: TokenUsage, seconds: float | None, sharers: int
+) -> RequestCost | None:
+    sheet = accounting.sheet
+    total = None if sheet is None else forecast_cost(sheet, model, tier, usage, seconds, sharers)
+    return None if sheet is None or total is None else RequestCost(sheet.currency, float(total))

@@ -1,246 +1,253 @@
-"""GET /v1/twofold/live: a model's engine as a stream of server-sent events.
-
-    event    data
-    state    the model is not loaded, or loading; once it is ready, hello follows
-    hello    once: the engine, the machine, the steps of the last minute and the lanes (``observe.live.board``)
-    tick     what is new: steps, lanes, queue and blocks; at most ``hz`` a second, and only where something happened
-    lately   each second: latencies of the last five minutes, and counts
-    blocks   at most each second, with ``blocks=1``: the KV cache by what its blocks are, and an outline of its tree
-
-A turn of the ticker makes the ticks of all watched models ten times a second; no watcher, no turn. An event is encoded
-once for all watchers that see the same. A watcher that does not read keeps nothing waiting: it gets several ticks as
-one, and after LATE_S another hello. When MAX_WATCHERS are open, the newest stream of the tenant with the most ends for
-one of a tenant that has at least two fewer.
-"""
+"""GET /v1/twofold/live, and the data of its events."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-import orjson
+from msgspec import Meta
 
-from twofold.core.errors import BusyError, ParameterError
-from twofold.core.tasks import start_task
-from twofold.observe.live.board import LiveBoard, merged, tick_lanes
-from twofold.observe.live.columns import columns
+from twofold.api.body import NonEmptyText, NonNegativeFloat, NonNegativeInt, ReplyObject
+from twofold.core.errors import ParameterError
+from twofold.core.lanes import LaneKind
 from twofold.observe.live.lanes import Viewer
-from twofold.planner.predict.roofline import step_limits
-from twofold.server.http.endpoints import UNBUFFERED, EndpointRequest, EndpointResponse, disconnected
-from twofold.server.models.registry import ModelRegistry, ServedModel
+from twofold.server.edge.keys import MetricsView
+from twofold.server.http.endpoints import UNBUFFERED, EndpointRequest, EndpointResponse
+from twofold.server.live import LiveWatcher
+from twofold.server.models.registry import ModelState
+from twofold.server.openapi.route import get, in_query
 
-MAX_WATCHERS: Final = 32
-MAX_OWN: Final = 8
-"""Streams of one caller."""
-TURN_S: Final = 0.1
-SECOND_S: Final = 1.0
-LATE_S: Final = 5.0
-"""A watcher that took no event for so long gets another hello."""
-KEEP_S: Final = 60.0
-"""How long lanes are kept after the last watcher of a model has left, so that a page that reloads has them."""
-QUIET_S: Final = 15.0
-QUIET: Final = b": quiet\n\n"
 MAX_HZ: Final = 10
 
+Milliseconds = Annotated[float, Meta(description="Since the zero of the stream.")]
+Pair = Annotated[list[NonNegativeInt], Meta(min_length=2, max_length=2)]
+Blocks = Annotated[
+    list[NonNegativeInt], Meta(min_length=4, max_length=4, description="Free, cached, held; and pinned ones of these.")
+]
+LaneEvents = Annotated[
+    list[list[Any]],
+    Meta(
+        description="[number of the sequence, kind, milliseconds, …]. + arrived, with an object; a runs in a slot, "
+        "cached, loaded from the KV store; p computed tokens so far; f first token; o tokens so far; s drafted, "
+        "accepted so far; x preempted: for blocks, or for a tenant, swapped blocks; r runs again in a slot, computed "
+        "tokens; h paused, its client does not read; l loads tokens from the KV store; u waits in the queue again; "
+        ". ended: finish reason, tokens. Other tenants' sequences have neither ids nor sizes, unless the key sees all.",
+        extra_json_schema={
+            "items": {
+                "type": "array",
+                "prefixItems": [
+                    {"type": "integer", "minimum": 0},
+                    {"enum": [str(kind) for kind in LaneKind]},
+                    {"type": "number"},
+                ],
+                "minItems": 3,
+                "maxItems": 6,
+            }
+        },
+    ),
+]
+Latencies = Annotated[
+    dict[str, list[NonNegativeFloat]],
+    Meta(description="Of ttft, tpot, itl, e2e and queue: P50 and P99 in seconds, and the number of values."),
+]
 
-@dataclass(slots=True, eq=False)
-class LiveWatcher:
-    """A stream of a tenant's key, or of an address (``source``). ``epoch`` and ``tick`` are those of the last events
-    that it got, ``due`` is when the next tick may be sent, ``second`` and ``picture`` when the last of lately and of
-    blocks were made, ``ended`` whether another one took its place."""
 
-    model: ServedModel
-    viewer: Viewer
-    period_s: float
-    blocks: bool
-    tenant: str
-    source: str
-    ended: bool = False
-    epoch: int = -1
-    tick: int = 0
-    due: float = 0.0
-    second: int = -1
-    picture: float = -1.0
-    state: str = ""
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
+class LiveState(ReplyObject):
+    """The model is not ready. ``error``: why it failed to load."""
+
+    state: ModelState
+    error: str | None
 
 
-class LiveService:
-    """All streams of a server. It belongs to the event loop."""
+class LiveSteps(ReplyObject, kw_only=True):
+    """Steps as columns of equal length. An entry is one step, or the sum of ``times`` neighbours. ``t``, ``end``: of
+    the first and the last, ``ms``: of their rows, ``host``: of the engine before them, ``foreseen``: predicted.
+    ``attended``, ``read``: positions that rows saw and sequences read in layers without a window. ``budget``: prompt
+    rows that the token budget allowed, ``why``: what kept prompts from more rows."""
 
-    def __init__(self, registry: ModelRegistry, board: LiveBoard) -> None:
-        self._registry = registry
-        self._board = board
-        self._watchers: dict[LiveWatcher, None] = {}
-        self._left: dict[ServedModel, float] = {}
-        self._cache: dict[tuple[Any, ...], bytes] = {}
-        self._ticker: asyncio.Task[None] | None = None
-        self._second = 0
-        self._closed = False
+    n: list[NonNegativeInt]
+    t: list[float]
+    end: list[float]
+    ms: list[NonNegativeFloat]
+    host: list[NonNegativeFloat]
+    foreseen: list[float | None]
+    decode: list[NonNegativeInt]
+    prefill: list[NonNegativeInt]
+    drafts: list[NonNegativeInt]
+    logits: list[NonNegativeInt]
+    attended: list[NonNegativeInt]
+    read: list[NonNegativeInt]
+    draft_ms: list[NonNegativeFloat]
+    budget: list[NonNegativeInt | None]
+    why: list[Literal["nothing", "budget", "rows", "blocks", "slots", "loading"]]
+    times: list[Annotated[int, Meta(ge=1)]]
 
-    async def get(self, asked: EndpointRequest) -> EndpointResponse:
-        """Raises ParameterError, ModelNotFoundError, and BusyError for too many streams."""
-        query, caller, source = asked.query, asked.context.caller, asked.context.source
-        hz = _number(query.get("hz"), "hz", 1, MAX_HZ, MAX_HZ)
-        blocks = bool(_number(query.get("blocks"), "blocks", 0, 1, 0))
-        model = self._registry.find(query.get("model"), exactly=True)
-        viewer = Viewer(None if caller.sees == "all" else caller.tenant, caller.cache_salt)
-        asked.context.record.model = model.names[0]
-        pieces, watcher = None, LiveWatcher(model, viewer, 1 / hz, blocks, caller.tenant, source)
-        self._make_room(watcher)
-        if asked.scope["method"] == "GET":
-            pieces = self._stream(asked, watcher)
-        return EndpointResponse(pieces=pieces, content_type=b"text/event-stream", headers=UNBUFFERED)
 
-    def _make_room(self, watcher: LiveWatcher) -> None:
-        """Ends a stream for a new one if there are too many. Raises BusyError if its tenant, or its source, has as many
-        as others."""
-        tenants = Counter(each.tenant for each in self._watchers)
-        own = sum(each.source == watcher.source for each in self._watchers)
-        greedy, most = tenants.most_common(1)[0] if tenants else ("", 0)
-        full = len(self._watchers) >= MAX_WATCHERS
-        if own >= MAX_OWN or (full and most < tenants[watcher.tenant] + 2):
-            raise BusyError(
-                "Too many live streams are open.", retry_after_s=SECOND_S, hint="Close another view of the engine."
-            )
-        if full:
-            last = next(each for each in reversed(self._watchers) if each.tenant == greedy)
-            del self._watchers[last]
-            last.ended = True
-            last.woken.set()
+class LiveGroup(ReplyObject):
+    """A KV group: its window in positions, its blocks, and the bytes of a block."""
 
-    def close(self) -> None:
-        """Ends all streams."""
-        self._closed = True
-        for watcher in self._watchers:
-            watcher.woken.set()
-        if self._ticker is not None:
-            self._ticker.cancel()
+    window: NonNegativeInt | None
+    blocks: NonNegativeInt
+    block_bytes: NonNegativeInt
 
-    async def _stream(self, asked: EndpointRequest, watcher: LiveWatcher) -> AsyncGenerator[bytes, None]:
-        gone = asyncio.create_task(disconnected(asked.receive))
-        gone.add_done_callback(lambda _: watcher.woken.set())
-        self._watchers[watcher] = None
-        self._left.pop(watcher.model, None)
-        if self._ticker is None or self._ticker.done():
-            self._ticker = start_task(self._turn(), "live")
-        self._follow(watcher.model)
-        try:
-            while not (gone.done() or self._closed or watcher.ended):
-                watcher.woken.clear()
-                sent = time.monotonic()
-                if data := self._events(watcher, sent):
-                    yield data
-                    if time.monotonic() - sent > LATE_S:
-                        watcher.epoch = -1
-                    continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(QUIET_S):
-                        await watcher.woken.wait()
-                        continue
-                yield QUIET
-        finally:
-            gone.cancel()
-            self._watchers.pop(watcher, None)
-            if all(other.model is not watcher.model for other in self._watchers):
-                self._left[watcher.model] = time.monotonic()
 
-    # -- the ticker ----------------------------------------------------------------------------------------------------
+class LiveEngine(ReplyObject, kw_only=True):
+    """The limits of the engine: sequences that run, rows of a step, and its KV cache."""
 
-    async def _turn(self) -> None:
-        """Makes ticks while a model is watched."""
-        began = time.monotonic()
-        while self._watchers or self._left:
-            await asyncio.sleep(TURN_S)
-            second = int((time.monotonic() - began) / SECOND_S)
-            whole, self._second = second != self._second, second
-            self._cache.clear()
-            for model, left in list(self._left.items()):
-                if time.monotonic() - left > KEEP_S:
-                    self._forget(model)
-            watched = {watcher.model for watcher in self._watchers}
-            fresh = {model for model in {*watched, *self._left} if self._board.tick(model.names[0])}
-            for model in watched if whole else ():
-                self._follow(model)
-                if model.worker is not None and any(w.blocks for w in self._watchers if w.model is model):
-                    model.worker.look()
-            for watcher in self._watchers:
-                if whole or watcher.model in fresh or watcher.tick < self._board.last(watcher.model.names[0]):
-                    watcher.woken.set()
+    slots: NonNegativeInt
+    rows: NonNegativeInt
+    block_size: NonNegativeInt
+    budget: Literal["live", "fixed"]
+    tpot_target_ms: NonNegativeFloat | None
+    groups: list[LiveGroup]
 
-    def _follow(self, model: ServedModel) -> None:
-        """Asks the model's engine for the events of its lanes; it may be a new one."""
-        if model.worker is not None and not model.worker.watched:
-            self._board.watch(model.names[0], on=False)
-            self._board.watch(model.names[0], on=True)
-            model.worker.watch(on=True)
 
-    def _forget(self, model: ServedModel) -> None:
-        del self._left[model]
-        self._board.watch(model.names[0], on=False)
-        if model.worker is not None:
-            model.worker.watch(on=False)
+class LiveMachine(ReplyObject):
+    """Measured peaks of the machine for this model: bytes read, and operations of matrices and of attention."""
 
-    # -- events --------------------------------------------------------------------------------------------------------
+    bytes_per_s: NonNegativeFloat
+    flops_per_s: NonNegativeFloat
+    attention_flops_per_s: NonNegativeFloat
 
-    def _events(self, watcher: LiveWatcher, now: float) -> bytes:
-        """What a watcher has not got yet; empty if nothing is due."""
-        board, name, state = self._board, watcher.model.names[0], watcher.model.state
-        if state != "ready":
-            watcher.epoch = -1
-            if watcher.state == state:
-                return b""
-            watcher.state = state
-            error = watcher.model.error
-            return _event("state", {"state": state, "error": None if error is None else str(error)})
-        watcher.state = state
-        ticks = board.since(name, watcher.tick)
-        if watcher.epoch != board.epoch(name) or ticks is None:
-            board.tick(name)  # what it has is in hello, too
-            watcher.epoch, watcher.tick = board.epoch(name), board.last(name)
-            watcher.due, watcher.second, watcher.picture = now + watcher.period_s, -1, -1.0
-            return self._once(("hello", name, watcher.viewer), partial(self._hello, watcher.model, watcher.viewer))
-        found = b""
-        if ticks and now >= watcher.due - TURN_S / 2:
-            first, last = watcher.tick, ticks[-1].number
-            watcher.tick, watcher.due = last, now + watcher.period_s
-            tick = merged(ticks)
-            steps = self._once(("steps", name, first, last), lambda: orjson.dumps(columns(tick.rows)))
-            lanes = self._once(
-                ("lanes", name, first, last, watcher.viewer),
-                lambda: orjson.dumps(tick_lanes(tick.events, watcher.viewer)),
-            )
-            head = orjson.dumps({"t": tick.at, "queue": tick.queue, "kv": tick.kv})
-            found += b'event: tick\ndata: %b,"steps":%b,"lanes":%b}\n\n' % (head[:-1], steps, lanes)
-        if watcher.second != self._second:
-            watcher.second = self._second
-            lately = partial(board.lately, name, watcher.viewer)
-            found += self._once(("lately", name, watcher.viewer), lambda: _event("lately", lately()))
-        at = board.picture_at(name)
-        if watcher.blocks and at > watcher.picture:
-            watcher.picture = at
-            blocks = partial(board.blocks, name, watcher.viewer)
-            found += self._once(("blocks", name, watcher.viewer), lambda: _event("blocks", blocks()))
-        return found
 
-    def _hello(self, model: ServedModel, viewer: Viewer) -> bytes:
-        worker = model.worker
-        facts = None if worker is None else worker.ready.engine
-        hello = self._board.hello(model.names[0], viewer, facts)
-        return _event("hello", {**hello, **({} if worker is None else step_limits(worker.ceilings))})
+class LiveWork(ReplyObject, kw_only=True):
+    """Work of a step, by the columns of ``LiveSteps``: bytes = weights (and head, with logits) + kv · (read + rows),
+    operations = row · rows + logit · logits + pair · attended. ``windows``: layers have windows, so both are upper
+    bounds."""
 
-    def _once(self, key: tuple[Any, ...], make: Callable[[], bytes]) -> bytes:
-        """The bytes under a key, made once in a turn."""
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = make()
-        return found
+    weight_bytes: NonNegativeFloat
+    head_bytes: NonNegativeFloat
+    row_flops: NonNegativeFloat
+    logit_flops: NonNegativeFloat
+    pair_flops: NonNegativeFloat
+    kv_bytes: NonNegativeFloat
+    windows: bool
+
+
+class LiveHello(ReplyObject, kw_only=True):
+    """The first event, and again after a restart or a pause of the reader. ``zero``: 0 ms of the stream, in seconds of
+    the server's clock, ``unix``: the same since 1970. ``steps`` are those of the last minute, ``lanes`` all events of
+    sequences that live or ended in it; of computed tokens, tokens and drafts only the last."""
+
+    schema: Literal["twofold.live/1"]
+    zero: float
+    unix: float
+    t: Milliseconds
+    model: NonEmptyText
+    sees: MetricsView
+    engine: LiveEngine | None
+    machine: LiveMachine | None
+    work: LiveWork | None
+    queue: Pair
+    kv: Blocks | None
+    steps: LiveSteps
+    lanes: LaneEvents
+
+
+class LiveTick(ReplyObject, kw_only=True):
+    """What is new: ``queue``: sequences that wait and run."""
+
+    t: Milliseconds
+    queue: Pair
+    kv: Blocks | None
+    steps: LiveSteps
+    lanes: LaneEvents
+
+
+class LiveCounts(ReplyObject, kw_only=True):
+    """Counts since the engine's process started: prompt tokens looked up and found in the prefix cache, evicted blocks,
+    preemptions, swaps, draft tokens, and tokens from the KV store."""
+
+    queries: NonNegativeInt
+    hits: NonNegativeInt
+    evicted: NonNegativeInt
+    preemptions: NonNegativeInt
+    swaps: NonNegativeInt
+    drafted: NonNegativeInt
+    accepted: NonNegativeInt
+    loaded: NonNegativeInt
+
+
+class LiveLately(ReplyObject, kw_only=True):
+    """The last five minutes, as in /metrics. ``met``: by tier, requests that met and missed its objective. ``stalls``:
+    seconds by cause. ``share``: the least possible seconds / seconds, by phase. ``error``: recent error of predicted
+    step times. Tenants are the caller's own, unless its key sees all."""
+
+    t: Milliseconds
+    all: Latencies
+    tiers: dict[str, Latencies]
+    tenants: dict[str, Latencies]
+    met: dict[str, Pair]
+    stalls: dict[str, NonNegativeFloat]
+    share: dict[str, NonNegativeFloat]
+    error: NonNegativeFloat | None
+    counts: LiveCounts | None
+    queue: Pair
+
+
+class LiveBlockGroup(ReplyObject, kw_only=True):
+    """Blocks of a KV group by what they are; the numbers add up to ``blocks``. ``cached``: unused, findable;
+    ``pinned``: the same with a pin; ``shared``: held several times; ``store``: held for the KV store; ``held``:
+    [sequence, blocks that it alone holds]; ``others``: the same of sequences that the caller may not see."""
+
+    blocks: NonNegativeInt
+    free: NonNegativeInt
+    cached: NonNegativeInt
+    pinned: NonNegativeInt
+    shared: NonNegativeInt
+    store: NonNegativeInt
+    held: list[Pair]
+    others: NonNegativeInt
+
+
+class LiveTree(ReplyObject):
+    """The prefix tree of one salt: its longest runs, parents first, each [index of its parent or -1, first block,
+    blocks, sequences that hold its end, share of unused blocks used before it or null]. ``whole``: all are there."""
+
+    whole: bool
+    nodes: list[Annotated[list[float | None], Meta(min_length=5, max_length=5)]]
+
+
+class LiveBlocks(ReplyObject):
+    """The KV cache at a moment."""
+
+    t: Milliseconds
+    groups: list[LiveBlockGroup]
+    trees: list[LiveTree]
+
+
+EVENTS: Final[dict[str, type[ReplyObject]]] = {
+    "state": LiveState,
+    "hello": LiveHello,
+    "tick": LiveTick,
+    "lately": LiveLately,
+    "blocks": LiveBlocks,
+}
+
+
+@get(
+    "/v1/twofold/live",
+    events=EVENTS,
+    failures=(404,),
+    parameters=(
+        in_query("model", {"$ref": "#/components/schemas/ModelName"}, "The model; the first one by default."),
+        in_query("hz", Annotated[int, Meta(ge=1, le=MAX_HZ)], "Ticks a second at most; 10 by default."),
+        in_query("blocks", Annotated[int, Meta(ge=0, le=1)], "1: also the blocks of the KV cache."),
+    ),
+)
+async def watch_engine(asked: EndpointRequest) -> EndpointResponse:
+    """Streams what a model's engine does: steps, sequences, latencies, and blocks of the KV cache.
+
+    Raises ParameterError, ModelNotFoundError, and BusyError for too many streams."""
+    query, caller = asked.query, asked.context.caller
+    hz = _number(query.get("hz"), "hz", 1, MAX_HZ, MAX_HZ)
+    blocks = bool(_number(query.get("blocks"), "blocks", 0, 1, 0))
+    model = asked.services.registry.find(query.get("model"), exactly=True)
+    asked.context.record.model = model.names[0]
+    viewer = Viewer(None if caller.sees == "all" else caller.tenant, caller.cache_salt)
+    watcher = LiveWatcher(model, viewer, 1 / hz, blocks, caller.tenant, asked.context.source)
+    stream = asked.services.live.open(watcher, asked.receive)
+    pieces = stream if asked.scope["method"] == "GET" else None
+    return EndpointResponse(pieces=pieces, content_type=b"text/event-stream", headers=UNBUFFERED)
 
 
 def _number(text: str | None, name: str, least: int, most: int, default: int) -> int:
@@ -249,7 +256,3 @@ def _number(text: str | None, name: str, least: int, most: int, default: int) ->
     if not text.isascii() or not text.isdigit() or len(text) > 3 or not least <= int(text) <= most:
         raise ParameterError(f"{name} must be a whole number from {least} to {most}.", param=name)
     return int(text)
-
-
-def _event(name: str, data: object) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(data))

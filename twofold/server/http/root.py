@@ -9,8 +9,9 @@ from twofold.core.errors import NotFoundError
 from twofold.host.versions import twofold_version
 from twofold.server.edge.refusals import Header
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
-from twofold.server.models.registry import ModelRegistry, ModelState
-from twofold.web.page import PAGE_HEADERS, WebFile, WebPage, is_page
+from twofold.server.models.registry import ModelState
+from twofold.server.openapi.route import get, schema_of
+from twofold.web.page import PAGE_HEADERS, WebFile, is_page
 
 APIS: Final = (("openai", "/v1"), ("anthropic", ""), ("ollama", ""))
 """For each API, the path to add to the server's URL."""
@@ -36,32 +37,30 @@ class RootReply(ReplyObject, kw_only=True):
     links: dict[str, NonEmptyText]
 
 
-class RootEndpoint:
-    """The handlers; ``page`` is None if the server has no web page."""
+@get("/", reply=RootReply, contents={"text/html": schema_of(str)})
+async def get_root(asked: EndpointRequest) -> EndpointResponse:
+    """The web page for browsers, which needs no key; for programs the server's models and how to connect, as JSON."""
+    page = asked.services.page
+    if page is not None and is_page("/", asked.headers.get("accept", "")):
+        return _response(asked, page.index)
+    url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
+    reply = RootReply(
+        version=twofold_version(),
+        models=[RootModel(model.names[0], model.state, model.context) for model in asked.services.registry.models],
+        apis={api: url + path for api, path in APIS},
+        links={path: url + path for path in LINKS},
+    )
+    return EndpointResponse(encode(reply), headers=(VARY,))
 
-    def __init__(self, registry: ModelRegistry, page: WebPage | None) -> None:
-        self._registry = registry
-        self._page = page
 
-    async def get(self, asked: EndpointRequest) -> EndpointResponse:
-        if self._page is not None and is_page("/", asked.headers.get("accept", "")):
-            return _response(asked, self._page.index)
-        url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
-        reply = RootReply(
-            version=twofold_version(),
-            models=[RootModel(model.names[0], model.state, model.context) for model in self._registry.models],
-            apis={api: url + path for api, path in APIS},
-            links={path: url + path for path in LINKS},
-        )
-        return EndpointResponse(encode(reply), headers=(VARY,))
-
-    async def file(self, asked: EndpointRequest) -> EndpointResponse:
-        """A file of the page. Raises NotFoundError."""
-        assert self._page is not None
-        found = self._page.files.get(asked.path["file"])
-        if found is None or asked.path["version"] != self._page.version:
-            raise NotFoundError("The page has no such file.", hint="Reload the page: the server has another version.")
-        return _response(asked, found)
+async def get_file(asked: EndpointRequest) -> EndpointResponse:
+    """A file of the page. Raises NotFoundError."""
+    page = asked.services.page
+    assert page is not None, "the route is the page's"
+    found = page.files.get(asked.path["file"])
+    if found is None or asked.path["version"] != page.version:
+        raise NotFoundError("The page has no such file.", hint="Reload the page: the server has another version.")
+    return _response(asked, found)
 
 
 def _response(asked: EndpointRequest, file: WebFile) -> EndpointResponse:

@@ -17,10 +17,10 @@ from twofold.api.openai.bodies import TokenId
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.responses.reply import InputTokensReply
 from twofold.api.openai.responses.request import InputTokensRequest
-from twofold.core.request import RequestOptions
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, json_bytes
-from twofold.server.models.registry import ModelRegistry
-from twofold.server.responses import ResponseService
+from twofold.server.http.generating import BETA, CHAT, INPUT, LOADING, MODEL, VERSION
+from twofold.server.openapi import rules
+from twofold.server.openapi.route import OperationLink, get, post
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 PIECE: Final = 4096
@@ -50,46 +50,6 @@ class TokenizerInfo(ReplyObject):
     eos_token: str | None
     pad_token: str | None
     chat_template: str | None
-
-
-class TokensEndpoint:
-    """Converts and counts tokens with the tokenizer of a served model."""
-
-    def __init__(self, registry: ModelRegistry, responses: ResponseService) -> None:
-        self._registry = registry
-        self._responses = responses
-
-    async def tokenize(self, asked: EndpointRequest) -> EndpointResponse:
-        """The tokens of a text, or of a chat as the template renders it."""
-        request = await asked.read(read_tokenize)
-        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
-            return EndpointResponse(await asked.work(served.name, partial(_tokenized, request, served.facts)))
-
-    async def info(self, asked: EndpointRequest) -> TokenizerInfo:
-        """The first model's special tokens and chat template, for clients that render and count themselves."""
-        async with self._registry.lease(None, RequestOptions(tenant=asked.tenant)) as served:
-            tokenizer = served.facts.tokenizer
-            special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
-            bos, eos, pad = (None if token is None else tokenizer.token_text(token) for token in special)
-            return TokenizerInfo(served.name, bos, eos, pad, tokenizer.chat_template)
-
-    async def detokenize(self, asked: EndpointRequest) -> EndpointResponse:
-        request = await asked.read(DetokenizeRequest.read)
-        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
-            decoded = partial(_decoded, request.tokens, served.facts.tokenizer)
-            return EndpointResponse(await asked.work(served.name, decoded))
-
-    async def count_messages(self, asked: EndpointRequest) -> MessageTokens:
-        """Anthropic's count_tokens."""
-        request = await asked.read(CountTokensRequest.read)
-        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
-            return request.reply(await asked.work(served.name, partial(request.count, served.facts)))
-
-    async def count_input(self, asked: EndpointRequest) -> InputTokensReply:
-        """OpenAI's input_tokens, of a response's input."""
-        request = await self._responses.known(asked.tenant, await asked.read(InputTokensRequest.read))
-        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
-            return await asked.work(served.name, partial(request.count, served.facts))
 
 
 class TokenizeText(RequestObject, kw_only=True):
@@ -123,6 +83,80 @@ class DetokenizeRequest(RequestObject, kw_only=True):
     model: ModelName | None = None
 
 
+@post(
+    "/tokenize",
+    body=TokenizeText | TokenizeChat,
+    reply=TokenizeReply,
+    examples={"text": {**MODEL, "prompt": "Hi"}, "chat": {**CHAT, "return_token_strs": True}},
+    rules=rules.CHAT,
+    failures=LOADING,
+    links=(OperationLink("back", "detokenize", body={**MODEL, "tokens": "$response.body#/tokens"}),),
+)
+async def tokenize(asked: EndpointRequest) -> EndpointResponse:
+    """Returns the tokens of a text, or of a chat rendered by the chat template."""
+    request = await asked.read(read_tokenize)
+    async with asked.lease(request.model) as served:
+        return EndpointResponse(await asked.work(served.name, partial(_tokenized, request, served.facts)))
+
+
+@get("/tokenizer_info", failures=LOADING)
+async def get_tokenizer(asked: EndpointRequest) -> TokenizerInfo:
+    """Returns the first model's special tokens and its chat template.
+
+    For clients that render and count themselves."""
+    async with asked.lease(None) as served:
+        tokenizer = served.facts.tokenizer
+        special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+        bos, eos, pad = (None if token is None else tokenizer.token_text(token) for token in special)
+        return TokenizerInfo(served.name, bos, eos, pad, tokenizer.chat_template)
+
+
+@post(
+    "/detokenize",
+    body=DetokenizeRequest,
+    reply=DetokenizeReply,
+    examples={"plain": {**MODEL, "tokens": [1, 2]}},
+    rules=rules.DETOKENIZE,
+    failures=LOADING,
+)
+async def detokenize(asked: EndpointRequest) -> EndpointResponse:
+    """Returns the text of tokens."""
+    request = await asked.read(DetokenizeRequest.read)
+    async with asked.lease(request.model) as served:
+        decoded = partial(_decoded, request.tokens, served.facts.tokenizer)
+        return EndpointResponse(await asked.work(served.name, decoded))
+
+
+@post(
+    "/v1/messages/count_tokens",
+    body=CountTokensRequest,
+    examples={"plain": CHAT},
+    rules=rules.MESSAGES,
+    failures=LOADING,
+    parameters=(VERSION, BETA),
+)
+async def count_message_tokens(asked: EndpointRequest) -> MessageTokens:
+    """Counts the tokens of a prompt."""
+    request = await asked.read(CountTokensRequest.read)
+    async with asked.lease(request.model) as served:
+        return request.reply(await asked.work(served.name, partial(request.count, served.facts)))
+
+
+@post(
+    "/v1/responses/input_tokens",
+    body=InputTokensRequest,
+    examples={"plain": INPUT},
+    rules=rules.TURN,
+    failures=LOADING,
+)
+async def count_response_tokens(asked: EndpointRequest) -> InputTokensReply:
+    """Counts the tokens of a prompt."""
+    request = await asked.read(InputTokensRequest.read)
+    request = await asked.services.stores.responses.known(asked.tenant, request)
+    async with asked.lease(request.model) as served:
+        return await asked.work(served.name, partial(request.count, served.facts))
+
+
 def read_tokenize(body: object) -> TokenizeText | TokenizeChat:
     """Reads the body of /tokenize. Raises ParameterError for a missing, impossible, unknown or unsupported field."""
     chat = isinstance(body, dict) and body.get("messages") is not None
@@ -141,3 +175,6 @@ def _decoded(tokens: list[int], tokenizer: Tokenizer) -> bytes:
     if unknown is not None:
         raise impossible("tokens", unknown, f"token ids below {tokenizer.vocab_size}")
     return encode(DetokenizeReply(tokenizer.decode(tokens, skip_special_tokens=False)))
+
+
+ROUTES: Final = (tokenize, detokenize, get_tokenizer)

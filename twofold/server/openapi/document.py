@@ -18,11 +18,7 @@ from twofold.api.body import MAX_MODEL_CHARS, NonEmptyText, Schema, kind_of, obj
 from twofold.api.ollama.replies import OllamaError
 from twofold.api.openai.errors import OpenAIError
 from twofold.server.edge.refusals import MAX_RETRY_AFTER_S
-from twofold.server.openapi.generating import generating_operations
-from twofold.server.openapi.live import LIVE
-from twofold.server.openapi.operation import JSON, ApiOperation, schema_of
-from twofold.server.openapi.planning import PLANNING
-from twofold.server.openapi.stored import STORED
+from twofold.server.openapi.route import FIRST_MODEL, JSON, Route, schema_of
 
 ABOUT: Final = (
     "Language models behind OpenAI's, Anthropic's and Ollama's APIs. Bodies are JSON in UTF-8; an optional field that "
@@ -72,6 +68,7 @@ KEY_HEADER: Final = {"type": "apiKey", "in": "header", "name": "x-api-key"}
 
 
 def document(
+    routes: Sequence[Route],
     models: Sequence[str],
     dialect_of: Callable[[str], Dialect],
     *,
@@ -79,7 +76,7 @@ def document(
     keyed: bool = False,
     any_model: bool = False,
 ) -> dict[str, Any]:
-    """The document of a server of these ``models``, of which the first is the default.
+    """The document of a server of these routes and ``models``, of which the first is the default.
 
     keyed       whether requests need a key
     any_model   whether any other name means the first model
@@ -87,10 +84,10 @@ def document(
     name: Any = Annotated[NonEmptyText, Meta(max_length=MAX_MODEL_CHARS)] if any_model else Literal[*models]
     paths: dict[str, Any] = {}
     types = list(ERRORS.values())
-    for operation in operations(models):
-        types += operation.types
-        item = _operation(operation, dialect_of(operation.path), keyed)
-        paths.setdefault(operation.path, {})[operation.method.lower()] = item
+    for route in routes:
+        types += route.types
+        item = _operation(route, dialect_of(route.path), models[0], keyed=keyed)
+        paths.setdefault(route.template, {})[route.method.lower()] = item
     model_name = {**schema_of(name), "description": "A model; the first one by default."}
     components: dict[str, Any] = {"schemas": {"ModelName": model_name, **schemas(types)}}
     whole: dict[str, Any] = {
@@ -105,45 +102,45 @@ def document(
     return whole
 
 
-def operations(models: Sequence[str]) -> list[ApiOperation]:
-    """All operations of a server of these models."""
-    return [*generating_operations(models), *PLANNING, *STORED, *LIVE]
-
-
-def _operation(operation: ApiOperation, dialect: Dialect, keyed: bool) -> dict[str, Any]:
-    contents = {JSON: schema_of(operation.reply)} if operation.reply is not None else {}
-    if operation.events is not None:
-        contents[dialect.stream_type.partition(";")[0]] = _stream(operation.events, dialect)
+def _operation(route: Route, dialect: Dialect, model: str, *, keyed: bool) -> dict[str, Any]:
+    contents = {} if route.reply_type is None else {JSON: schema_of(route.reply_type)}
+    if route.events is not None:
+        contents[dialect.stream_type.partition(";")[0]] = _stream(route.events, dialect)
     reply: dict[str, Any] = {
-        "description": operation.summary,
+        "description": route.summary,
         "headers": REQUEST_IDS,
-        "content": {kind: {"schema": schema} for kind, schema in (contents | dict(operation.contents)).items()},
+        "content": {kind: {"schema": schema} for kind, schema in (contents | dict(route.contents)).items()},
     }
-    if operation.links:
+    if route.links:
         reply["links"] = {
             link.name: {"operationId": link.operation}
             | ({"parameters": dict(link.parameters)} if link.parameters else {})
-            | ({} if link.body is None else {"requestBody": dict(link.body)})
-            for link in operation.links
+            | ({} if link.body is None else {"requestBody": _filled(link.body, model)})
+            for link in route.links
         }
     found: dict[str, Any] = {
-        "operationId": operation.id,
-        "tags": [operation.tag],
-        "summary": operation.summary,
-        "responses": {"200": reply, **_failures(operation, dialect)},
+        "operationId": route.id,
+        "tags": [route.tag],
+        "summary": route.summary,
+        "responses": {"200": reply, **_failures(route, dialect)},
     }
-    if operation.rules:
-        found["description"] = "\n".join(f"- {rule.says}" for rule in operation.rules)
-        found["x-rules"] = [asdict(rule) for rule in operation.rules]
-    if parameters := [*operation.path_parameters, *operation.parameters]:
+    if route.rules:
+        found["description"] = "\n".join(f"- {rule.says}" for rule in route.rules)
+        found["x-rules"] = [asdict(rule) for rule in route.rules]
+    if parameters := [*route.path_parameters, *route.parameters]:
         found["parameters"] = parameters
-    if (body := operation.body) is not None:
-        examples = {name: {"value": value} for name, value in body.examples.items()}
-        content = {"schema": body.schema} | ({"examples": examples} if examples else {})
-        found["requestBody"] = {"required": True, "content": {body.content_type: content}}
-    if operation.is_open and keyed:
-        found["security"] = [{}, {"bearer": []}, {"header": []}] if operation.shows_more else []
+    if route.request_type is not None:
+        examples = {name: {"value": _filled(value, model)} for name, value in route.examples.items()}
+        content = {"schema": schema_of(route.request_type)} | ({"examples": examples} if examples else {})
+        found["requestBody"] = {"required": True, "content": {route.body_type: content}}
+    if route.is_open and keyed:
+        found["security"] = [{}, {"bearer": []}, {"header": []}] if route.shows_more else []
     return found
+
+
+def _filled(body: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """An example of a body for a server whose first model is ``model``."""
+    return {name: model if value is FIRST_MODEL else value for name, value in body.items()}
 
 
 def _stream(events: Any, dialect: Dialect) -> Schema:
@@ -179,12 +176,12 @@ def _event(name: str, content: Any) -> Schema:
     }
 
 
-def _failures(operation: ApiOperation, dialect: Dialect) -> dict[str, Any]:
+def _failures(route: Route, dialect: Dialect) -> dict[str, Any]:
     """The responses with errors, by status."""
-    statuses = {*ALWAYS, *operation.failures, *(OF_BODIES if operation.body is not None else ())}
-    if operation.path_parameters:
+    statuses = {*ALWAYS, *route.failures, *(OF_BODIES if route.request_type is not None else ())}
+    if route.path_parameters:
         statuses.add(404)
-    if operation.is_open and not operation.shows_more:
+    if route.is_open and not route.shows_more:
         statuses.discard(401)
     if dialect.name == "anthropic":
         statuses.add(OVERLOADED)

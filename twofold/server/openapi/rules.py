@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.server.admission import MAX_OWN_PRIORITY
-from twofold.server.openapi.operation import RequestRule
+from twofold.server.openapi.route import RequestRule
 
 UNSUPPORTED: Final = "unsupported_parameter"
 MISSING: Final = "missing_required_parameter"

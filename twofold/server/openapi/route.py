@@ -1,19 +1,24 @@
-"""One operation of the API: its request, its replies, its errors, and the operations that may follow."""
+"""A route: a method and a path with its handler, and what the OpenAPI document says of it: its request, its replies,
+its errors, and the operations that may follow."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
 from msgspec import Meta
 
 from twofold.api.body import Body, NonEmptyText, Schema, kind_of
+from twofold.server.http.endpoints import EndpointResponse, Generating, Handler
 
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
 
 JSON: Final = "application/json"
+FIRST_MODEL: Final = "{the first model}"
+"""Stands for the first model of the server in examples and links."""
 TAGS: Final = (
     ("/v1/responses", "Responses"),
     ("/v1/messages", "Anthropic"),
@@ -48,19 +53,6 @@ class RequestRule:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestBody:
-    """The body of a request: a type, or a schema. ``examples``, by name, are bodies that get a 200."""
-
-    content: Any
-    examples: Mapping[str, Any] = field(default_factory=dict)
-    content_type: str = JSON
-
-    @property
-    def schema(self) -> Schema:
-        return schema_of(self.content)
-
-
-@dataclass(frozen=True, slots=True)
 class OperationLink:
     """An operation that may follow; its parameters and its body are constants, or runtime expressions of OpenAPI."""
 
@@ -71,18 +63,23 @@ class OperationLink:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiOperation:
-    """An operation.
+class Route:
+    """A route, and its operation in the OpenAPI document.
 
-    reply     type of the JSON reply, or its schema
+    path      as the router reads it: a parameter with slashes is {name:path}
+    id        name of the operation
+    reply     type of the JSON reply, or its schema; None: the type that its handler declares to return
     events    type of the events of a stream: a union of objects, or the type of their data by their names
     contents  schemas of other replies, by content type
     failures  statuses of errors besides those of all operations
+    body      type of its body, or its schema; None: that of the handler, or none
+    examples  bodies, by name, that get a 200; FIRST_MODEL in them stands for the server's first model
     is_open   the operation needs no key; ``shows_more``: but replies with more if it gets one
     """
 
     method: Method
     path: str
+    handler: Handler
     id: str
     summary: str
     reply: Any = None
@@ -90,7 +87,9 @@ class ApiOperation:
     events: Any = None
     contents: Mapping[str, Schema] = field(default_factory=dict)
     failures: tuple[int, ...] = ()
-    body: RequestBody | None = None
+    body: Any = None
+    body_type: str = JSON
+    examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parameters: tuple[Schema, ...] = ()
     rules: tuple[RequestRule, ...] = ()
     links: tuple[OperationLink, ...] = ()
@@ -98,20 +97,55 @@ class ApiOperation:
     shows_more: bool = False
 
     @property
+    def template(self) -> str:
+        """The path as OpenAPI writes it."""
+        return self.path.replace(":path}", "}")
+
+    @property
     def tag(self) -> str:
         return next(tag for start, tag in TAGS if self.path.startswith(start))
 
     @property
     def path_parameters(self) -> tuple[Schema, ...]:
-        names = re.findall(r"\{(\w+)\}", self.path)
+        names = re.findall(r"\{(\w+)\}", self.template)
         return tuple(_parameter("path", name, NonEmptyText, required=True) for name in names)
+
+    @property
+    def request_type(self) -> Any:
+        """The type of its body, or its schema; None without a body."""
+        return self.handler.request if isinstance(self.handler, Generating) else self.body
+
+    @property
+    def reply_type(self) -> Any:
+        """The type of its JSON reply, or its schema; None without one."""
+        if self.reply is not None:
+            return self.reply
+        made = get_type_hints(self.handler.request.reply if isinstance(self.handler, Generating) else self.handler)
+        return None if made["return"] is EndpointResponse else made["return"]
 
     @property
     def types(self) -> tuple[type[Body], ...]:
         """The declared objects to which the operation refers."""
         events = tuple(self.events.values()) if isinstance(self.events, Mapping) else (self.events,)
-        used = (self.reply, *events, None if self.body is None else self.body.content)
+        used = (self.reply_type, *events, self.request_type)
         return tuple(body for hint in used if not isinstance(hint, dict | None) for body in kind_of(hint).bodies)
+
+
+def _route(method: Method, path: str, **more: Any) -> Callable[[Handler], Route]:
+    """Makes a route of the handler that it decorates. The handler's name is that of the operation, in camel case; the
+    first paragraph of its docstring is the summary."""
+
+    def made(handler: Handler) -> Route:
+        first, *others = handler.__name__.split("_")
+        name = first + "".join(word.capitalize() for word in others)
+        return Route(method, path, handler, name, " ".join(str(handler.__doc__).partition("\n\n")[0].split()), **more)
+
+    return made
+
+
+get = partial(_route, "GET")
+post = partial(_route, "POST")
+delete = partial(_route, "DELETE")
 
 
 def schema_of(content: Any) -> Schema:

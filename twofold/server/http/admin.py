@@ -1,13 +1,15 @@
-"""The replicas of a model: their states, for GET /v1/twofold/server, and handlers that drain, replace, start and end
-them."""
+"""Administration: loading and unloading of models, their replicas (which GET /v1/twofold/server shows, too), and
+shutdown. Handlers raise ForbiddenError for a key without admin rights."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, structs
 
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
+from twofold.core.errors import ForbiddenError
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import MAX_REPLICAS
 from twofold.fleet.replica import FleetReplica
@@ -15,8 +17,34 @@ from twofold.fleet.routing.router import Role
 from twofold.fleet.scale import ScaleDecision, ScaleForecast
 from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.server.http.endpoints import EndpointRequest
-from twofold.server.http.status import check_admin
-from twofold.server.models.registry import ModelRegistry
+from twofold.server.http.generating import LOADING
+from twofold.server.http.status import ServerStatus
+from twofold.server.models.registry import ModelRegistry, ModelState, ServedModel
+from twofold.server.openapi import rules
+from twofold.server.openapi.route import get, post
+
+
+class ModelUseReply(ReplyObject, kw_only=True):
+    """The state of a model and its requests."""
+
+    id: str
+    object: Literal["twofold.model"] = "twofold.model"
+    names: Annotated[Sequence[str], Meta(min_length=1)]
+    state: ModelState
+    bytes: NonNegativeInt
+    context: NonNegativeInt | None
+    running: NonNegativeInt
+    waiting: NonNegativeInt
+    idle_s: NonNegativeFloat | None
+    unloads_in_s: NonNegativeFloat | None
+    error: str | None
+
+
+class ModelUseList(ReplyObject, kw_only=True):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelUseReply]
 
 
 class ReplicaBlocks(ReplyObject):
@@ -97,27 +125,81 @@ class DrainOrder(RequestObject):
     replica: NonNegativeInt
 
 
-class ReplicasEndpoint:
-    """Handlers for administrators. Each responds when it is done, with the replicas afterwards."""
+def _registry(asked: EndpointRequest) -> ModelRegistry:
+    """The models, for an administrator. Raises ForbiddenError."""
+    if not asked.context.caller.admin:
+        raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
+    return asked.services.registry
 
-    def __init__(self, registry: ModelRegistry) -> None:
-        self._registry = registry
 
-    async def drain(self, asked: EndpointRequest) -> FleetReply:
-        check_admin(asked)
-        order = await asked.read(DrainOrder.read)
-        return fleet_reply(await self._registry.drain(asked.path["model"], order.replica))
+@get("/v1/twofold/models")
+async def list_model_use(asked: EndpointRequest) -> ModelUseList:
+    """Lists states and use of the models. Needs a key with admin rights, like loading, unloading and shutdown."""
+    return ModelUseList(data=[_model_use(model) for model in _registry(asked).models])
 
-    async def restart(self, asked: EndpointRequest) -> RestartReply:
-        check_admin(asked)
-        name = asked.path["model"]
-        room = await self._registry.restart(name)
-        return RestartReply(**structs.asdict(fleet_reply(self._registry.fleet(name))), in_place=not room)
 
-    async def scale(self, asked: EndpointRequest) -> FleetReply:
-        check_admin(asked)
-        order = await asked.read(ScaleOrder.read)
-        return fleet_reply(await self._registry.scale(asked.path["model"], order.replicas))
+@post("/v1/twofold/models/{model:path}/load", failures=LOADING)
+async def load_model(asked: EndpointRequest) -> ModelUseReply:
+    """Loads a model, and replies once it is loaded."""
+    return _model_use(await _registry(asked).load(asked.path["model"]))
+
+
+@post("/v1/twofold/models/{model:path}/unload")
+async def unload_model(asked: EndpointRequest) -> ModelUseReply:
+    """Unloads a model, at the end of its last request. Later requests load it again.
+
+    Responds once the model is unloaded; at once if requests use it, which delay the unloading until they end."""
+    return _model_use(await _registry(asked).unload(asked.path["model"]))
+
+
+@post("/v1/twofold/models/{model:path}/replicas", failures=LOADING, body=ScaleOrder, rules=(rules.REPLICAS,))
+async def scale_model(asked: EndpointRequest) -> FleetReply:
+    """Starts or drains replicas, and replies once they are ready, gone, or wait for room on the Ray cluster.
+
+    The reply has the replicas afterwards, as those of the next two have."""
+    registry, order = _registry(asked), await asked.read(ScaleOrder.read)
+    return fleet_reply(await registry.scale(asked.path["model"], order.replicas))
+
+
+@post("/v1/twofold/models/{model:path}/replicas/drain", failures=LOADING, body=DrainOrder, rules=(rules.DRAINED,))
+async def drain_replica(asked: EndpointRequest) -> FleetReply:
+    """Moves the requests of a replica to others and ends it; a node leaves."""
+    registry, order = _registry(asked), await asked.read(DrainOrder.read)
+    return fleet_reply(await registry.drain(asked.path["model"], order.replica))
+
+
+@post("/v1/twofold/models/{model:path}/replicas/restart", failures=LOADING, rules=(rules.LOADED,))
+async def restart_replicas(asked: EndpointRequest) -> RestartReply:
+    """Replaces the model's replicas one after the other, and replies when all are ready."""
+    registry, name = _registry(asked), asked.path["model"]
+    room = await registry.restart(name)
+    return RestartReply(**structs.asdict(fleet_reply(registry.fleet(name))), in_place=not room)
+
+
+@post("/v1/twofold/shutdown")
+async def stop_server(asked: EndpointRequest) -> ServerStatus:
+    """Stops the server like SIGTERM: running requests may finish within --shutdown-timeout.
+
+    Responds before the server ends."""
+    _registry(asked)
+    asked.services.stop()
+    return ServerStatus("stopping")
+
+
+def _model_use(model: ServedModel) -> ModelUseReply:
+    waiting = 0 if model.worker is None else model.worker.queued
+    return ModelUseReply(
+        id=model.names[0],
+        names=model.names,
+        state=model.state,
+        bytes=model.bytes,
+        context=model.context,
+        running=0 if model.worker is None else model.worker.under_way - waiting,
+        waiting=waiting,
+        idle_s=model.idle_s,
+        unloads_in_s=model.unloads_in_s,
+        error=None if model.error is None else str(model.error),
+    )
 
 
 def fleet_reply(fleet: Fleet) -> FleetReply:
@@ -177,3 +259,14 @@ def _replica(replica: FleetReplica) -> ReplicaReply:
         restarts=replica.restarts,
         error=None if replica.error is None else str(replica.error),
     )
+
+
+ROUTES: Final = (
+    list_model_use,
+    load_model,
+    unload_model,
+    scale_model,
+    drain_replica,
+    restart_replicas,
+    stop_server,
+)
