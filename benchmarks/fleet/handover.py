@@ -30,7 +30,7 @@ from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.reading import read_file
 from twofold.fleet.routing.router import Role
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestRoute
 from twofold.host.paths import CacheFolders
 
 ENGINE: Final = {"threads": 1, "kv_cache_memory_bytes": 1 << 29, "max_model_len": 2048}
@@ -38,14 +38,15 @@ WARM: Final = 6
 POOLS: Final[dict[str, Sequence[Role]]] = {"both": ("both", "both"), "apart": ("prefill", "decode")}
 
 
-async def ask(model: Fleet, ids: tuple[int, ...], output: int, name: str) -> tuple[list[float], DispatchHandle]:
+async def ask(model: Fleet, ids: tuple[int, ...], output: int, name: str) -> tuple[list[float], RequestRoute]:
     """The times of its tokens after its arrival, in seconds, on the hub's clock."""
-    handle, times, loop = DispatchHandle(), list[float](), asyncio.get_running_loop()
+    times, loop = list[float](), asyncio.get_running_loop()
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
     began = loop.time()
-    async for delta in model.run(EngineRequest(ids, params, request_id=name), handle):
+    stream = model.run(EngineRequest(ids, params, request_id=name))
+    async for delta in stream:
         times += [loop.time() - began] * len(delta.token_ids)
-    return times, handle
+    return times, stream.route
 
 
 def predict(step: StepTimeModel, rate: float, tokens: int, output: int) -> dict[str, dict[str, float]]:
@@ -84,7 +85,7 @@ async def measure(path: Path, pool: str, given: argparse.Namespace) -> dict[str,
     finally:
         await model.close()
     gaps = [after - before for times, _ in found for before, after in pairwise(times)]
-    ttfts, moved = [times[0] for times, _ in found], [handle.handover for _, handle in found]
+    ttfts, moved = [times[0] for times, _ in found], [route.handover for _, route in found]
     gains = [each.gain_s for each in moved if each is not None]
     return {
         "pool": pool,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from twofold.engine.outputs import RequestOutput
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.reading import read_file
 from twofold.fleet.routing.router import Choice, Predicted, RoutedReplica, RoutedRequest
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestRoute
 from twofold.host.paths import CacheFolders
 
 PARAMS: Final = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -47,12 +48,12 @@ class One:
         return None if choice is None else choice._replace(replica=self.number)
 
 
-async def ask(model: Fleet, ids: tuple[int, ...]) -> tuple[RequestOutput, DispatchHandle]:
-    handle = DispatchHandle()
-    output = [delta async for delta in model.run(EngineRequest(ids, PARAMS, request_id=str(id(handle))), handle)][-1]
+async def ask(model: Fleet, ids: tuple[int, ...]) -> tuple[RequestOutput, RequestRoute]:
+    stream = model.run(EngineRequest(ids, PARAMS, request_id=secrets.token_hex(8)))
+    output = [delta async for delta in stream][-1]
     assert output.request is not None, "the last delta has the whole output"
     await asyncio.sleep(0.1)  # the names of blocks arrive
-    return output.request, handle
+    return output.request, stream.route
 
 
 async def measure(path: Path, tokens: int, prompts: int) -> dict[str, object]:
@@ -67,7 +68,7 @@ async def measure(path: Path, tokens: int, prompts: int) -> dict[str, object]:
             router.number, router.fetches = 0, False
             computed, _ = await ask(model, ids)
             router.number, router.fetches = 1, number % 2 == 0
-            output, handle = await ask(model, ids)
+            output, route = await ask(model, ids)
             assert output.outputs[0].token_ids == computed.outputs[0].token_ids, "other tokens"
             if number < WARM:
                 continue
@@ -77,11 +78,11 @@ async def measure(path: Path, tokens: int, prompts: int) -> dict[str, object]:
                 seen["computed"].append(ttft_s)
                 continue
             seen["fetched"].append(ttft_s)
-            if handle.choice is not None and handle.choice.prediction is not None:
-                seen["predicted"].append(handle.choice.prediction.ttft_s)
-            if handle.fetched is not None:
-                chosen, nbytes = chosen + 1, handle.fetched.nbytes
-                seen["fetch"].append(handle.fetched.seconds)
+            if route.choice is not None and route.choice.prediction is not None:
+                seen["predicted"].append(route.choice.prediction.ttft_s)
+            if route.fetched is not None:
+                chosen, nbytes = chosen + 1, route.fetched.nbytes
+                seen["fetch"].append(route.fetched.seconds)
     finally:
         await model.close()
     medians = {f"{name}_s": round(statistics.median(values), 4) for name, values in seen.items() if values}

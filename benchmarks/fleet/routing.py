@@ -24,7 +24,6 @@ from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.reading import read_file
-from twofold.fleet.streams import DispatchHandle
 from twofold.host.paths import CacheFolders
 
 ENGINE: Final = {"threads": 1, "kv_cache_memory_bytes": 1 << 28, "max_model_len": 2048}
@@ -54,16 +53,18 @@ async def ttft(path: Path, rate: float, requests: int, tokens: int) -> dict[str,
     model = fleet(path, 2)
 
     async def ask(number: int, ids: tuple[int, ...]) -> None:
-        handle, output = DispatchHandle(), None
+        output = None
         params = SamplingParams(temperature=1.0, seed=number, max_tokens=tokens, ignore_eos=True)
-        async for delta in model.run(EngineRequest(ids, params, request_id=f"r{number}"), handle):
+        stream = model.run(EngineRequest(ids, params, request_id=f"r{number}"))
+        async for delta in stream:
             output = delta.request or output
         assert output is not None
         assert output.metrics.ttft_s is not None
-        assert handle.choice is not None
-        error = handle.route(output).error
-        if number >= WARM and handle.choice.prediction is not None and error is not None:
-            found.append((handle.choice.prediction.queue_s, error, output.metrics.ttft_s))
+        route = stream.route
+        assert route.choice is not None
+        error = route.served(output).error
+        if number >= WARM and route.choice.prediction is not None and error is not None:
+            found.append((route.choice.prediction.queue_s, error, output.metrics.ttft_s))
 
     await model.start()
     try:
@@ -109,7 +110,7 @@ async def tenants(path: Path, seconds: float) -> dict[str, Any]:
             ids = tuple(chance.randrange(1000, 40_000) for _ in range(tokens))
             params = SamplingParams(temperature=1.0, seed=number, max_tokens=output, ignore_eos=True)
             request = EngineRequest(ids, params, RequestOptions(tenant=tenant), request_id=f"r{number}")
-            async for delta in model.run(request, DispatchHandle()):
+            async for delta in model.run(request):
                 if not stop.is_set():
                     service[tenant] += COMPLETION_WEIGHT * len(delta.token_ids) + (not began) * PROMPT_WEIGHT * tokens
                 began = True

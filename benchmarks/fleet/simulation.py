@@ -41,7 +41,7 @@ from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.messages import Abort, SetPaused
 from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
 from twofold.fleet.routing.router import Choice, Role, WorkAhead, make_router
-from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
+from twofold.fleet.streams import MAX_ENDS, RequestStream
 
 SILENT_S: Final = 1.5
 CHECK_S: Final = 0.25
@@ -442,7 +442,7 @@ class Reader:
         self.got: list[list[int]] = [[] for _ in range(params.n)]
         self.done = False
         self.failed = self.blamed = False
-        self.stream: RequestStream = hub.requests.open(self.request, DispatchHandle())
+        self.stream: RequestStream = hub.requests.open(self.request)
         self._read()
 
     def _read(self) -> None:

@@ -30,7 +30,7 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.fleet import streams
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.reading import ModelReading
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestRoute
 
 KINDS = (
     SHORT,
@@ -151,32 +151,30 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
 
 
 def test_an_aborted_request_has_a_partial_output(runner: asyncio.Runner, worker: Fleet) -> None:
-    async def leave() -> tuple[DispatchHandle, RequestOutput | None]:
-        handle = DispatchHandle()
-        stream = worker.run(named(job_of(1, LONG), "early"), handle)
+    async def leave() -> tuple[RequestRoute, RequestOutput | None]:
+        stream = worker.run(named(job_of(1, LONG), "early"))
         await taken(stream, 5)
         await stream.aclose()
-        return handle, await handle.partial_output(60.0)
+        return stream.route, await stream.partial_output(60.0)
 
-    handle, remains = runner.run(leave())
+    route, remains = runner.run(leave())
     assert remains is not None
     assert remains.prompt_token_ids == job_of(1).token_ids
     assert remains.report.finish_reasons == ("abort",)
     assert 5 <= remains.metrics.output_tokens < 400
-    assert handle.retries == 0
+    assert route.retries == 0
 
 
 def test_requests_aborted_before_or_after_they_ran_have_an_output(runner: asyncio.Runner, worker: Fleet) -> None:
     async def leave() -> tuple[RequestOutput | None, RequestOutput | None]:
-        late, never = DispatchHandle(), DispatchHandle()
-        stream = worker.run(named(job_of(1), "late"), late)
-        await anext(stream)
+        late = worker.run(named(job_of(1), "late"))
+        await anext(late)
         await whole(worker, job_of(2), "meanwhile")
         await asyncio.sleep(0.05)  # all of it has come, and waits to be read
-        await stream.aclose()
-        refused = worker.run(EngineRequest((4000,), SHORT, request_id="never"), never)
+        await late.aclose()
+        never = worker.run(EngineRequest((4000,), SHORT, request_id="never"))
         with pytest.raises(ParameterError):
-            await anext(refused)
+            await anext(never)
         return await late.partial_output(60.0), await never.partial_output(5.0)
 
     late, never = runner.run(leave())

@@ -24,7 +24,7 @@ from twofold.fleet.fleet import Fleet
 from twofold.fleet.messages import BlockData
 from twofold.fleet.reading import ModelReading, read_file
 from twofold.fleet.routing.router import Role
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestRoute
 from twofold.host.paths import CacheFolders
 
 TOKENS = 200
@@ -52,16 +52,16 @@ def prompt(
     return EngineRequest(ids, params, RequestOptions(), stream=stream)
 
 
-async def run(model: Fleet, request: EngineRequest, name: str) -> tuple[RequestOutput, DispatchHandle]:
-    handle = DispatchHandle()
-    deltas = [delta async for delta in model.run(named(request, name), handle)]
+async def run(model: Fleet, request: EngineRequest, name: str) -> tuple[RequestOutput, RequestRoute]:
+    stream = model.run(named(request, name))
+    deltas = [delta async for delta in stream]
     output = deltas[-1].request
     assert output is not None
     if request.stream:
         for each in output.outputs:
             delivered = [token for delta in deltas if delta.index == each.index for token in delta.token_ids]
             assert tuple(delivered) == each.token_ids
-    return output, handle
+    return output, stream.route
 
 
 @pytest.fixture
@@ -129,21 +129,21 @@ def test_a_request_continues_at_a_replica_that_decodes_with_the_same_bits(readin
         async with fleet(reading, "prefill", "decode") as model:
             size = model.ready.engine.groups[0].block_bytes
             for name, request in CASES.items():
-                output, handle = await run(model, request, name)
+                output, route = await run(model, request, name)
                 assert bits(output) == bits(plain[name]), name
-                assert handle.choice is not None
-                assert handle.choice.replica == 0
-                assert handle.retries == 0
-                moved = handle.handover
+                assert route.choice is not None
+                assert route.choice.replica == 0
+                assert route.retries == 0
+                moved = route.handover
                 if moved is None:  # its tokens are reported four times a second
                     assert name == "whole"
                     continue
                 assert moved.replica == 1
                 assert moved.nbytes == TOKENS // BLOCK * size
                 assert 0 < moved.tokens < output.metrics.output_tokens
-                assert handle.route(output).handover == moved
+                assert route.served(output).handover == moved
             both = await asyncio.gather(*(run(model, prompt(10 + i), f"many{i}") for i in range(6)))
-            assert sum(handle.handover is not None and handle.handover.replica == 1 for _, handle in both) >= 4
+            assert sum(route.handover is not None and route.handover.replica == 1 for _, route in both) >= 4
 
     asyncio.run(part())
 
@@ -152,10 +152,10 @@ def test_a_request_stays_where_moving_gains_nothing(reading: ModelReading) -> No
     async def part() -> None:
         async with fleet(reading, "prefill", "decode") as model:
             for number in range(3):
-                _, handle = await run(model, prompt(number), f"{number}")
-            assert handle.handover is not None
-            assert handle.handover.replica is None
-            assert handle.handover.nbytes == 0
+                _, route = await run(model, prompt(number), f"{number}")
+            assert route.handover is not None
+            assert route.handover.replica is None
+            assert route.handover.nbytes == 0
 
     asyncio.run(part())
 
@@ -168,9 +168,9 @@ def test_no_block_moves_where_moving_gains_too_little(roomy: ModelReading, monke
         async with fleet(roomy, "prefill", "decode", **CHUNK) as model:
             places = list[int]()
             watch_blocks(model, places.append)
-            _, handle = await run(model, long_prompt(), "a")
-            assert handle.handover is not None
-            assert (handle.handover.replica, handle.handover.nbytes, places) == (None, 0, [])
+            _, route = await run(model, long_prompt(), "a")
+            assert route.handover is not None
+            assert (route.handover.replica, route.handover.nbytes, places) == (None, 0, [])
 
     asyncio.run(part())
 
@@ -205,9 +205,9 @@ def test_blocks_arrive_while_the_prompt_is_computed(long: ModelReading, targets:
             watch_blocks(model, places.append)
             for number, expected in enumerate(plain):
                 places.clear()
-                output, handle = await run(model, long_prompt(number), f"{number}")
+                output, route = await run(model, long_prompt(number), f"{number}")
                 assert bits(output) == bits(expected)
-                moved = handle.handover
+                moved = route.handover
                 assert moved is not None
                 assert moved.replica in range(1, targets + 1)
                 assert places == list(range(LONG // BLOCK)), "each block is transferred once"
@@ -230,10 +230,10 @@ def test_a_request_that_ends_during_its_prompt_holds_nothing(roomy: ModelReading
             await asyncio.wait([asked])
             await until(lambda: not model.requests.leaving)
             await idle(model)
-            first, handle = await run(model, long_prompt(), "b")
+            first, route = await run(model, long_prompt(), "b")
             assert first.metrics.cached_tokens >= 9 * BLOCK
-            assert handle.handover is not None
-            assert handle.handover.nbytes < LONG // BLOCK * model.ready.engine.groups[0].block_bytes
+            assert route.handover is not None
+            assert route.handover.nbytes < LONG // BLOCK * model.ready.engine.groups[0].block_bytes
 
     asyncio.run(part())
 
@@ -254,10 +254,10 @@ def test_a_replica_that_ends_during_a_prompt_changes_no_bits(long: ModelReading,
                     os.kill(pid, signal.SIGKILL)
 
             watch_blocks(model, end)
-            output, handle = await run(model, long_prompt(), "a")
+            output, route = await run(model, long_prompt(), "a")
             assert bits(output) == bits(plain)
             assert ends, "block 20 arrived"
-            assert handle.retries == (number == 0)
+            assert route.retries == (number == 0)
             await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
 
     asyncio.run(part())
@@ -267,11 +267,11 @@ def test_prompts_go_to_replicas_that_decode_only_while_no_other_is_usable(readin
     async def part() -> None:
         async with fleet(reading, "prefill", "decode") as model:
             first = [await run(model, prompt(number), f"{number}") for number in range(3)]
-            assert {handle.choice.replica for _, handle in first if handle.choice} == {0}
+            assert {route.choice.replica for _, route in first if route.choice} == {0}
             await model.lifecycle.drain(0)
-            _, handle = await run(model, prompt(9), "later")
-            assert handle.choice is not None
-            assert handle.choice.replica == 1
+            _, route = await run(model, prompt(9), "later")
+            assert route.choice is not None
+            assert route.choice.replica == 1
 
     asyncio.run(part())
 
@@ -281,7 +281,7 @@ def test_prompts_go_to_replicas_that_decode_only_while_no_other_is_usable(readin
 def test_replicas_without_a_role_keep_their_requests(reading: ModelReading, roles: Sequence[Role], moves: bool) -> None:
     async def part() -> None:
         async with fleet(reading, *roles) as model:
-            _, handle = await run(model, prompt(), "a")
-            assert (handle.handover is not None) == moves
+            _, route = await run(model, prompt(), "a")
+            assert (route.handover is not None) == moves
 
     asyncio.run(part())

@@ -158,7 +158,7 @@ def test_a_cut_connection_ends_only_its_own_requests(reading: ModelReading, alon
             assert await outputs(jobs[0]) == alone[:2]
             assert (replica_of(two).node, workers()) == (kept, pids)
             assert replica_of(one).node is not cut
-            assert [each.handle.retries for each in others] == [0, 0]
+            assert [each.route.retries for each in others] == [0, 0]
 
     asyncio.run(serve())
 

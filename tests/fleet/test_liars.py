@@ -33,7 +33,7 @@ from twofold.fleet.reading import ModelReading
 from twofold.fleet.relay import LinkRates
 from twofold.fleet.replica import IDLE
 from twofold.fleet.routing.router import RoundRobin
-from twofold.fleet.streams import DispatchHandle, RequestStream
+from twofold.fleet.streams import RequestStream
 
 PARAMS = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 REQUESTS = 8
@@ -277,7 +277,7 @@ def test_a_request_that_was_taken_once_is_not_its_callers_fault() -> None:
 
     async def serve(*, begun: bool) -> None:
         requests = Dispatch(replicas, RoundRobin(), lambda: 0.0)
-        stream = requests.open(EngineRequest((1,), PARAMS, request_id="r", arrival=0.0), DispatchHandle())
+        stream = requests.open(EngineRequest((1,), PARAMS, request_id="r", arrival=0.0))
         ((lease, (_, number)),) = requests.leases.leased.items()
         if begun:
             requests.hear(replicas[number], OutputDelta(lease, 0, "x", (5,)), 0.0)

@@ -15,7 +15,6 @@ from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.reading import ModelReading
-from twofold.fleet.streams import DispatchHandle
 from twofold.observe.served import MoveCause, ServedMove
 
 PARAMS = SamplingParams(seed=11, max_tokens=150, ignore_eos=True)
@@ -116,18 +115,17 @@ def test_a_route_says_where_its_request_continued_and_why(
         fleet = await fleet_of(reading, 2)
         try:
             for number in range(2):  # one of them goes to replica 0
-                handle = DispatchHandle()
-                stream = fleet.run(named(job_of(number, LONG), f"r{number}"), handle)
+                stream = fleet.run(named(job_of(number, LONG), f"r{number}"))
                 await anext(stream)
-                if handle.choice is not None and handle.choice.replica == 0:
+                if stream.route.choice is not None and stream.route.choice.replica == 0:
                     break
                 async for _delta in stream:
                     pass
-            assert handle.route(None).replica == 0
+            assert stream.route.served(None).replica == 0
             await fleet.lifecycle.drain(0) if cause == "drained" else kill(fleet)
             async for _delta in stream:
                 pass
-            assert handle.route(None).moves == (ServedMove(1, cause),)
+            assert stream.route.served(None).moves == (ServedMove(1, cause),)
         finally:
             await fleet.close()
 

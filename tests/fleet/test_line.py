@@ -21,7 +21,7 @@ from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.line import WaitingLine, WaitingRequest
 from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.router import Predicted, Role, RoundRobin, WorkAhead
-from twofold.fleet.streams import DispatchHandle, RequestStream
+from twofold.fleet.streams import RequestStream
 
 BLOCK = 16
 
@@ -290,8 +290,7 @@ def test_tenants_with_backlog_get_equal_service_from_four_replicas(
                     RequestOptions(tenant=tenant),
                     request_id=f"r{number}",
                     arrival=0.0,
-                ),
-                DispatchHandle(),
+                )
             )
         world.run(30.0)
         waiting = Counter(entry.options.tenant for entry in hub.requests.line.requests.values())

@@ -21,7 +21,7 @@ from twofold.fleet.messages import Blocks
 from twofold.fleet.reading import ModelReading
 from twofold.fleet.routing.load import BESIDE
 from twofold.fleet.routing.router import RoundRobin, Router
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestRoute, StreamReader
 
 FEW = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -36,11 +36,11 @@ async def pair(reading: ModelReading, router: Router | None = None) -> AsyncIter
         await model.close()
 
 
-async def run(model: Fleet, request: EngineRequest, request_id: str) -> tuple[RequestOutput, DispatchHandle]:
-    handle = DispatchHandle()
-    output = [delta async for delta in model.run(named(request, request_id), handle)][-1].request
+async def run(model: Fleet, request: EngineRequest, request_id: str) -> tuple[RequestOutput, RequestRoute]:
+    stream = model.run(named(request, request_id))
+    output = [delta async for delta in stream][-1].request
     assert output is not None
-    return output, handle
+    return output, stream.route
 
 
 def prompt(first: int, tokens: int = 100) -> EngineRequest:
@@ -58,17 +58,17 @@ def test_a_session_stays_with_the_replica_that_has_its_prefix(reading: ModelRead
             for session in (10, 11, 12):
                 for turn in range(4):
                     asked = prompt(session, 100 + 40 * turn)
-                    output, handle = await run(model, asked, f"s{session}t{turn}")
-                    assert handle.choice is not None
-                    assert output.metrics.cached_tokens >= (handle.choice.cached or 0)
+                    output, route = await run(model, asked, f"s{session}t{turn}")
+                    assert route.choice is not None
+                    assert output.metrics.cached_tokens >= (route.choice.cached or 0)
                     if turn:
-                        assert handle.choice.replica == homes[session]
-                        assert handle.choice.cached == (100 + 40 * (turn - 1)) // 16 * 16
-                    homes[session] = handle.choice.replica
+                        assert route.choice.replica == homes[session]
+                        assert route.choice.cached == (100 + 40 * (turn - 1)) // 16 * 16
+                    homes[session] = route.choice.replica
             salted = replace(prompt(10, 220), options=RequestOptions(cache_salt="another"))
-            _, handle = await run(model, salted, "salted")
-            assert handle.choice is not None
-            assert handle.choice.cached == 0
+            _, route = await run(model, salted, "salted")
+            assert route.choice is not None
+            assert route.choice.cached == 0
             snapshots = [replica.snapshot for replica in model.replicas.values()]
             held = sum(each.blocks.cached + each.blocks.held for each in snapshots if each is not None)
             prefixes.check()
@@ -82,20 +82,20 @@ def test_predictions_come_with_the_learned_weights(reading: ModelReading) -> Non
     async def ask() -> None:
         async with pair(reading) as model:
             for number in range(12):
-                output, handle = await run(model, prompt(number), f"r{number}")
-            assert handle.choice is not None
-            assert handle.choice.prediction is not None
-            assert handle.choice.prediction.ttft_s > 0
-            route = handle.route(output)
+                output, route = await run(model, prompt(number), f"r{number}")
+            assert route.choice is not None
+            assert route.choice.prediction is not None
+            assert route.choice.prediction.ttft_s > 0
+            sent = route.served(output)
             took_s = output.metrics.ttft_s
             assert took_s is not None
-            assert route.predicted_s is not None
-            assert route.error == pytest.approx(route.predicted_s / took_s - 1)
-            assert (route.replica, route.cached) == (handle.choice.replica, handle.choice.cached)
-            load = model.replicas[handle.choice.replica].load
+            assert sent.predicted_s is not None
+            assert sent.error == pytest.approx(sent.predicted_s / took_s - 1)
+            assert (sent.replica, sent.cached) == (route.choice.replica, route.choice.cached)
+            load = model.replicas[route.choice.replica].load
             assert load is not None
             assert load.step_time.ready
-            snapshot = model.replicas[handle.choice.replica].snapshot
+            snapshot = model.replicas[route.choice.replica].snapshot
             assert snapshot is not None
             assert load.step_time.weights == snapshot.step_weights
 
@@ -176,7 +176,7 @@ def test_forecasts_and_places_count_what_waits_at_the_hub(reading: ModelReading)
     async def last(model: Fleet) -> None:
         options = RequestOptions(progress=True)
         request = replace(prompt(99), options=options, request_id="last")
-        async for _ in model.run(request, DispatchHandle(progress=seen.append)):
+        async for _ in model.run(request, StreamReader(progress=seen.append)):
             pass
 
     async def crowd() -> None:

@@ -17,7 +17,7 @@ from twofold.engine import stream as water
 from twofold.engine.outputs import Logprob, OutputDelta
 from twofold.engine.stream import weight
 from twofold.fleet import streams
-from twofold.fleet.streams import DispatchHandle, RequestStream
+from twofold.fleet.streams import RequestStream, StreamReader
 
 REQUEST = EngineRequest((1,), SamplingParams(), request_id="r")
 OUTPUT: Any = object()
@@ -30,7 +30,7 @@ def a_delta(text: str = "") -> OutputDelta:
 def a_stream(
     pause: Callable[[bool], None] = lambda _: None, direct: Callable[[OutputDelta], bool] | None = None
 ) -> RequestStream:
-    return RequestStream(REQUEST, DispatchHandle(direct), pause)
+    return RequestStream(REQUEST, pause, lambda _stream, _whole: None, StreamReader(direct))
 
 
 def test_deltas_come_in_order_before_an_error() -> None:

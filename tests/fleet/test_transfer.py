@@ -25,7 +25,7 @@ from twofold.fleet.reading import ModelReading, read_file
 from twofold.fleet.relay import FIRST_RATE, FIXED_S, LinkRates
 from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import Choice, RoundRobin, RoutedReplica, RoutedRequest
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestRoute
 from twofold.host.paths import CacheFolders
 
 TOKENS = 200
@@ -72,11 +72,11 @@ async def idle(model: Fleet) -> None:
     await until(free)
 
 
-async def run(model: Fleet, request: EngineRequest, request_id: str) -> tuple[RequestOutput, DispatchHandle]:
-    handle = DispatchHandle()
-    output = [delta async for delta in model.run(named(request, request_id), handle)][-1].request
+async def run(model: Fleet, request: EngineRequest, request_id: str) -> tuple[RequestOutput, RequestRoute]:
+    stream = model.run(named(request, request_id))
+    output = [delta async for delta in stream][-1].request
     assert output is not None
-    return output, handle
+    return output, stream.route
 
 
 def prompt(salt: str = "", own: Sequence[int] = (), tokens: int = TOKENS) -> EngineRequest:
@@ -125,8 +125,8 @@ def test_fetched_blocks_have_the_bits_of_computed_ones(
             assert bits(fetched) == bits(computed)
             assert second.route(fetched).fetched == second.fetched
             for number in range(2):  # another tenant, on both replicas
-                output, handle = await run(model, prompt("another"), f"another{number}")
-                assert (handle.fetched is None) == (number == 0)
+                output, route = await run(model, prompt("another"), f"another{number}")
+                assert (route.fetched is None) == (number == 0)
                 assert output.metrics.cached_tokens == number * BLOCKS * BLOCK
 
     asyncio.run(fetch())
@@ -175,11 +175,11 @@ def test_of_a_window_only_those_blocks_are_fetched_that_are_read_and_absent(slid
             ]
             for number, (request, *counts) in enumerate(cases):
                 computed, _ = await run(model, request, f"a{number}")
-                output, handle = await run(model, request, f"b{number}")
+                output, route = await run(model, request, f"b{number}")
                 assert bits(output) == bits(computed)
                 assert output.metrics.cached_tokens == (len(request.token_ids) - 1) // BLOCK * BLOCK
-                assert handle.fetched is not None
-                assert (handle.fetched.blocks, handle.fetched.nbytes) == (
+                assert route.fetched is not None
+                assert (route.fetched.blocks, route.fetched.nbytes) == (
                     counts[0],
                     sum(map(mul, counts, sizes(model))),
                 ), number
@@ -200,9 +200,9 @@ def test_a_window_without_its_last_blocks_is_computed(sliding: ModelReading, pla
                 heard(replica, message)
 
             model.on_message = hear  # type: ignore[method-assign]
-            output, handle = await run(model, prompt(), "b")
-            assert handle.fetched is not None
-            assert handle.fetched.blocks == place
+            output, route = await run(model, prompt(), "b")
+            assert route.fetched is not None
+            assert route.fetched.blocks == place
             assert output.metrics.cached_tokens == 0
             assert bits(output) == bits(computed)
 
@@ -226,8 +226,8 @@ def test_a_source_that_ends_leaves_the_rest_to_be_computed(reading: ModelReading
                 heard(replica, message)
 
             model.on_message = hear  # type: ignore[method-assign]
-            output, handle = await run(model, prompt(), "b")
-            assert handle.retries == 0
+            output, route = await run(model, prompt(), "b")
+            assert route.retries == 0
             assert output.metrics.cached_tokens == place * BLOCK
             assert bits(output) == bits(computed)
             if end == signal.SIGSTOP:
@@ -280,9 +280,9 @@ def test_a_source_without_the_blocks_any_more_says_so(reading: ModelReading) -> 
                 send(message)
 
             model.replicas[0].send = shorten  # type: ignore[method-assign]
-            output, handle = await run(model, prompt(), "b")
-            assert handle.fetched is not None
-            assert handle.fetched.blocks == 3
+            output, route = await run(model, prompt(), "b")
+            assert route.fetched is not None
+            assert route.fetched.blocks == 3
             assert bits(output) == bits(computed)
 
     asyncio.run(fetch())

@@ -30,7 +30,7 @@ from twofold.fleet.messages import Abort, SetPaused, ToWorker
 from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.load import SentPrompt
 from twofold.fleet.routing.router import Choice, Router
-from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
+from twofold.fleet.streams import MAX_ENDS, RequestRoute, RequestStream, StreamReader
 from twofold.observe.served import MoveCause
 
 log = logging.getLogger("twofold.serve")
@@ -79,7 +79,7 @@ class Dispatch(Generic[R]):
         self._suspects: dict[str, WaitingRequest] = {}
         self._replicas = replicas
         self._clock = clock
-        self.before_sending: Callable[[EngineRequest, Choice, DispatchHandle], None] | None = None
+        self.before_sending: Callable[[EngineRequest, Choice, RequestRoute], None] | None = None
         self.on_sent: Callable[[str], None] | None = None
         self.on_first: Callable[[str], None] | None = None
         self.bounds = NO_BOUNDS
@@ -93,13 +93,13 @@ class Dispatch(Generic[R]):
     def usable(self) -> list[R]:
         return [replica for replica in self._replicas.values() if replica.usable]
 
-    def open(self, request: EngineRequest, handle: DispatchHandle) -> RequestStream:
+    def open(self, request: EngineRequest, reader: StreamReader | None = None) -> RequestStream:
         """Adds a request. Raises ParameterError if its id is in use."""
         request_id = request.request_id
         leaving = any(stream.request.request_id == request_id for stream, _ in self.leaving.values())
         if request_id in self.streams or leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        stream = RequestStream(request, handle, lambda paused: self._pause(request_id, paused=paused))
+        stream = RequestStream(request, lambda paused: self._pause(request_id, paused=paused), self.close, reader)
         self.streams[request_id] = stream
         self.leases.open(request_id)
         entry = self._entries[request_id] = self.line.entry(request)
@@ -107,7 +107,7 @@ class Dispatch(Generic[R]):
         self.assign()
         return stream
 
-    def close(self, stream: RequestStream, *, whole: bool) -> None:
+    def close(self, stream: RequestStream, whole: bool) -> None:
         """The reader of a request has its ``whole`` output, or leaves. If the request runs, it is aborted; its output
         so far arrives later."""
         request_id = stream.request.request_id
@@ -137,12 +137,12 @@ class Dispatch(Generic[R]):
         request_id, choice = entry.request.request_id, entry.choice
         assert choice is not None, "a request goes where it was placed"
         stream = self.streams[request_id]
-        stream.route(choice, entry.placed_at, self.line.account(entry))
+        stream.place(choice, entry.placed_at, self.line.account(entry))
         lease = self.leases.grant(request_id, replica.number)
         replica.open_request(SentPrompt(entry.tokens, choice.cached or 0, stream.request.completions), entry.tenant)
         request = stream.next_try(lease)
         if choice.fetch is not None and self.before_sending is not None:
-            self.before_sending(request, choice, stream.handle)
+            self.before_sending(request, choice, stream.route)
         replica.send(request)
         if stream.paused:
             replica.send(SetPaused(lease, True))
@@ -184,7 +184,7 @@ class Dispatch(Generic[R]):
         now = self._clock()
         for entry, replica, ahead in self.line.places():
             request = entry.request
-            if (asker := self.streams[request.request_id].handle.progress) is not None:
+            if (asker := self.streams[request.request_id].reader.progress) is not None:
                 waiting = ahead + replica.waiting
                 asker(RequestProgress(request.request_id, now - entry.arrival, waiting, 0, 0, len(request.token_ids)))
 
@@ -206,8 +206,8 @@ class Dispatch(Generic[R]):
     def _continue(self, request_id: str, cause: MoveCause, error: TwofoldError | None) -> None:
         """A request has lost its replica: it waits for another one."""
         stream, entry = self.streams[request_id], self._entries[request_id]
-        stream.handle.retries += 1
-        stream.handle.lost = cause
+        stream.route.retries += 1
+        stream.route.lost = cause
         entry.tokens = len(stream.request.token_ids) + stream.delivered.tokens
         stream.ends += error is not None
         if error is not None and stream.ends >= MAX_ENDS:
@@ -225,7 +225,7 @@ class Dispatch(Generic[R]):
         self._replicas[number].close_request(entry.tenant)
         self._replicas[number].send(Abort(lease))
         self.leases.release(request_id)
-        self.streams[request_id].handle.lost = "handover"
+        self.streams[request_id].route.lost = "handover"
         entry.tokens = len(entry.request.token_ids) + self.streams[request_id].delivered.tokens
         entry.choice, entry.placed_at = choice, self._clock()
         self._grant(entry, self._replicas[choice.replica])
@@ -287,7 +287,7 @@ class Dispatch(Generic[R]):
 
     def hear_progress(self, replica: R, progress: RequestProgress) -> None:
         request_id = self.leases.request_of(progress.request_id, replica.number)
-        if request_id is not None and (asker := self.streams[request_id].handle.progress) is not None:
+        if request_id is not None and (asker := self.streams[request_id].reader.progress) is not None:
             asker(replace(progress, request_id=request_id))
 
     def hear_failure(self, replica: R, lease: str, error: TwofoldError) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -35,7 +35,6 @@ from twofold.core.request import EngineRequest
 from twofold.engine.compress import ReadingTime
 from twofold.engine.config import EngineOptions
 from twofold.engine.kv.names import BlockKeys
-from twofold.engine.outputs import OutputDelta
 from twofold.fleet.checks import OutputBounds, check_lanes
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.handover import Handovers
@@ -69,7 +68,7 @@ from twofold.fleet.replica import FleetReplica, ReplicaState, RestartPolicy
 from twofold.fleet.routing.index import PrefixIndex, windows_of
 from twofold.fleet.routing.router import LeastLoaded, Predicted, Role, Router
 from twofold.fleet.scale import ScaleDecision
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestStream, StreamReader
 from twofold.host.versions import NUMERICS, twofold_version
 from twofold.observe.served import ServedRequest
 from twofold.planner.predict.phase import local_steps
@@ -314,27 +313,14 @@ class Fleet:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    async def run(
-        self, request: EngineRequest, handle: DispatchHandle | None = None
-    ) -> AsyncGenerator[OutputDelta, None]:
-        """Runs a request; the last delta has its whole output. Leaving the iterator aborts it; ``handle`` then gets
-        its output so far.
-
-        Raises TwofoldError: BusyError if it waited too long, WorkerError if no replica is left.
-        """
+    def run(self, request: EngineRequest, reader: StreamReader | None = None) -> RequestStream:
+        """Begins a request. Raises TwofoldError, as the stream does: BusyError if it waited too long, WorkerError if no
+        replica is left."""
         if self.state in {"failed", "closed"}:
             raise self._unavailable()
         if self._abandoned:
             raise self.no_replica()
-        stream = self.requests.open(self._seeded(request), handle or DispatchHandle())
-        whole = False
-        try:
-            while not whole:
-                delta = await stream.take()
-                whole = delta.request is not None
-                yield delta
-        finally:
-            self.requests.close(stream, whole=whole)
+        return self.requests.open(self._seeded(request), reader)
 
     def _seeded(self, request: EngineRequest) -> EngineRequest:
         """The request with its arrival and a seed, so that every replica samples the same. The n-th request gets the
@@ -492,7 +478,7 @@ class Fleet:
 
     def _served(self, replica: FleetReplica, lease: str) -> ServedRequest | None:
         stream = self.requests.stream_of(replica, lease)
-        return None if stream is None else stream.handle.served
+        return None if stream is None else stream.reader.record
 
     def _on_snapshot(self, replica: FleetReplica, snapshot: EngineSnapshot | None) -> None:
         if snapshot is not None:

@@ -92,7 +92,7 @@ class _Candidate:
     def note(self, replica: int | None, gain_s: float) -> None:
         """Notes in its record that it moves to a replica, or that it stays."""
         tokens = self.stream.delivered.tokens
-        self.stream.handle.handover = ServedHandover(replica, tokens, gain_s, self.nbytes, self.seconds, self.early)
+        self.stream.route.handover = ServedHandover(replica, tokens, gain_s, self.nbytes, self.seconds, self.early)
 
 
 class _Offer(NamedTuple):

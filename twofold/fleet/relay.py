@@ -31,7 +31,7 @@ from twofold.fleet.messages import (
 )
 from twofold.fleet.routing.index import windows_of
 from twofold.fleet.routing.router import BlockFetch, Choice, WorkAhead
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestRoute
 from twofold.observe.served import FetchedBlocks
 
 FIRST_RATE: Final = 1e8
@@ -121,13 +121,13 @@ class BlockRelay:
         busy_s = self._replicas[source].ahead(self._clock()).busy_s
         return BlockFetch(source, blocks, size, goal, nbytes, seconds, busy_s)
 
-    def begin(self, request: EngineRequest, choice: Choice, handle: DispatchHandle) -> None:
+    def begin(self, request: EngineRequest, choice: Choice, route: RequestRoute) -> None:
         """Begins a transfer for a request that is sent to its replica next."""
         fetch, target = choice.fetch, choice.replica
         assert fetch is not None, "it fetches"
         if self.busy(target):
             return
-        number = self._open(request, fetch, target, partial(setattr, handle, "fetched"))
+        number = self._open(request, fetch, target, partial(setattr, route, "fetched"))
         self._send(target, FetchBlocks(number, request.request_id, fetch.blocks))
 
     def prefetch(

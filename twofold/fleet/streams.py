@@ -24,34 +24,26 @@ MAX_UNREAD: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class DispatchHandle:
-    """One job on its way through a model's replicas.
+class RequestRoute:
+    """A request's way through a model's replicas.
 
-    direct    takes a delta at once and returns True, or returns False. It is called while the job's reader waits for a
-              delta, and saves waking the reader; never with the last delta, or with one that has an error
     retries   how often it went on elsewhere, because a replica ended or stopped answering
     choice    where it went first, and why, ``placed_s`` seconds after its arrival; None while no replica was there
-    served    the record of its request
     fetched   what it fetched from another replica
     lost      why it left the last replica, until it continues at another one
     moves     where it continued
     handover  how it moved, or why it did not, if a replica is for decode
-    progress  is called with how far it is, until its first token, if it asks for that
     """
 
-    direct: Callable[[OutputDelta], bool] | None = None
-    progress: Callable[[RequestProgress], None] | None = None
     retries: int = 0
     choice: Choice | None = None
     placed_s: float = 0.0
-    served: ServedRequest | None = None
     fetched: FetchedBlocks | None = None
     lost: MoveCause | None = None
     moves: list[ServedMove] = field(default_factory=list)
     handover: ServedHandover | None = None
-    _left: asyncio.Future[RequestOutput | None] | None = None
 
-    def route(self, output: RequestOutput | None) -> ServedRoute:
+    def served(self, output: RequestOutput | None) -> ServedRoute:
         """Where it went, and the error of the prediction if it has an output."""
         choice = self.choice
         assert choice is not None, "it waits"
@@ -61,22 +53,27 @@ class DispatchHandle:
         more = self.fetched, tuple(self.moves), self.handover
         return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error, *more)
 
-    def leave(self) -> asyncio.Future[RequestOutput | None]:
-        """The job's reader has left. Returns the future for its output so far, None if that is unknown."""
-        self._left = asyncio.get_running_loop().create_future()
-        return self._left
 
-    async def partial_output(self, limit_s: float) -> RequestOutput | None:
-        """The output of an aborted job; None for any other job, and if it does not arrive in time."""
-        if self._left is None:
-            return None
-        done, _ = await asyncio.wait({self._left}, timeout=limit_s)
-        return self._left.result() if done else None
+@dataclass(frozen=True, slots=True)
+class StreamReader:
+    """What the reader of a stream takes otherwise than as its deltas.
+
+    direct    takes a delta at once and returns True, or returns False. It is called while the reader waits for a delta,
+              and saves waking it; never with the last delta, or with one that has an error
+    progress  is called with how far the request is, until its first token, if it asks for that
+    record    the record of the request, for observers
+    """
+
+    direct: Callable[[OutputDelta], bool] | None = None
+    progress: Callable[[RequestProgress], None] | None = None
+    record: ServedRequest | None = None
 
 
 class RequestStream(OutputStream):
-    """The stream of ``request``.
+    """The stream of ``request``: its deltas, of which the last one has its whole output. ``aclose`` aborts it; then its
+    output so far arrives as ``partial_output``.
 
+    route      its way through the replicas
     delivered  what was delivered to its reader, or will be as soon as it reads
     outputs    what replicas may send of it
     begun   the part of it that the last replica had when it began
@@ -85,10 +82,19 @@ class RequestStream(OutputStream):
     account its tenant's, which counts its prompt once and each token that is delivered
     """
 
-    def __init__(self, request: EngineRequest, handle: DispatchHandle, pause: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        request: EngineRequest,
+        pause: Callable[[bool], None],
+        close: Callable[[RequestStream, bool], None],
+        reader: StreamReader | None = None,
+    ) -> None:
+        """``pause`` is that of ``OutputStream``; ``close`` is called once, when the reader has the whole output (True),
+        or leaves."""
         super().__init__(pause, MAX_UNREAD)
         self.request = request
-        self.handle = handle
+        self.reader = reader or StreamReader()
+        self.route = RequestRoute()
         self.delivered = DeliveredRequest(request)
         self.outputs = OutputCheck(request)
         self._note = self.delivered.noted.append if self.delivered.completions else None
@@ -97,7 +103,33 @@ class RequestStream(OutputStream):
         self.proven = False
         self.account = TenantAccount()
         self._charged = 0
+        self._close: Callable[[RequestStream, bool], None] | None = close
         self._left: asyncio.Future[RequestOutput | None] | None = None
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> OutputDelta:
+        """The next delta. Raises the TwofoldError that ended the request early."""
+        if self._close is None:
+            raise StopAsyncIteration
+        try:
+            delta = await self.take()
+        except BaseException:
+            self._end(whole=False)
+            raise
+        if delta.request is not None:
+            self._end(whole=True)
+        return delta
+
+    async def aclose(self) -> None:
+        """The reader takes no more. Further calls do nothing."""
+        self._end(whole=False)
+
+    def _end(self, *, whole: bool) -> None:
+        close, self._close = self._close, None
+        if close is not None:
+            close(self, whole)
 
     @property
     def suspect(self) -> bool:
@@ -109,15 +141,15 @@ class RequestStream(OutputStream):
         """Whether its reader does not keep up."""
         return self._paused
 
-    def route(self, choice: Choice, placed_at: float, account: TenantAccount) -> None:
+    def place(self, choice: Choice, placed_at: float, account: TenantAccount) -> None:
         """It goes to the chosen replica, which will serve it on this account."""
-        self.account = account
-        if self.handle.choice is None:
-            self.handle.choice, self.handle.placed_s = choice, placed_at - self.request.arrived
+        self.account, route = account, self.route
+        if route.choice is None:
+            route.choice, route.placed_s = choice, placed_at - self.request.arrived
             account.service += PROMPT_WEIGHT * (len(self.request.token_ids) - (choice.cached or 0))
-        elif self.handle.lost is not None:
-            self.handle.moves.append(ServedMove(choice.replica, self.handle.lost))
-            self.handle.lost = None
+        elif route.lost is not None:
+            route.moves.append(ServedMove(choice.replica, route.lost))
+            route.lost = None
 
     def next_try(self, lease: str) -> EngineRequest:
         """The request for the next replica, under the id of its lease."""
@@ -150,7 +182,7 @@ class RequestStream(OutputStream):
     def push(self, delta: OutputDelta) -> None:
         """Adds a delta, or passes it on at once; after ``leave`` keeps only the whole output."""
         if self._left is None:
-            direct, waiter = self.handle.direct, self._waiter
+            direct, waiter = self.reader.direct, self._waiter
             waits = waiter is not None and not waiter.done() and delta.request is None and delta.error is None
             try:
                 if direct is None or not waits or not direct(delta):
@@ -165,9 +197,17 @@ class RequestStream(OutputStream):
     def leave(self) -> None:
         """The reader has left; ``settle`` must be called later."""
         self._deltas.clear()
-        self._left = self.handle.leave()
+        self._left = asyncio.get_running_loop().create_future()
 
     def settle(self, output: RequestOutput | None = None) -> None:
-        """Gives the handle the request's output so far: ``output`` of a replica, or else that of the last delta."""
+        """Takes the request's output so far: ``output`` of a replica, or else that of the last delta."""
         assert self._left is not None, "settle must follow leave"
         self._left.set_result(self.whole if output is None else self.delivered.whole(output, self.begun))
+
+    async def partial_output(self, limit_s: float) -> RequestOutput | None:
+        """The output so far of an aborted request, None if that is unknown; None for any other request, and if it does
+        not arrive in time."""
+        if self._left is None:
+            return None
+        done, _ = await asyncio.wait({self._left}, timeout=limit_s)
+        return self._left.result() if done else None

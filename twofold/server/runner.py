@@ -35,7 +35,7 @@ from twofold.core.request import EngineRequest
 from twofold.core.tasks import start_task
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.fleet.fleet import Fleet
-from twofold.fleet.streams import DispatchHandle
+from twofold.fleet.streams import RequestStream, StreamReader
 from twofold.observe.served import AskedParams, ServedRequest
 from twofold.planner.predict.phase import phase_floor
 from twofold.server.accounting import Accounting
@@ -78,7 +78,7 @@ class RequestRun:
     numbers  make the ids of the jobs unique
     cached   the outputs from the response cache; None if the jobs must run
     store    puts their outputs into the response cache
-    direct   takes deltas of a single job at once, and ``progress`` how far it is, as described in ``DispatchHandle``
+    direct   takes deltas of a single job at once, and ``progress`` how far it is, as described in ``StreamReader``
     """
 
     context: RequestContext
@@ -93,7 +93,7 @@ class RequestRun:
     progress: Callable[[RequestProgress], None] | None = None
     _began: float = field(default_factory=time.monotonic)
     _outputs: dict[int, RequestOutput] = field(default_factory=dict)
-    _handles: dict[int, DispatchHandle] = field(default_factory=dict)
+    _streams: dict[int, RequestStream] = field(default_factory=dict)
 
     @property
     def outputs(self) -> Sequence[RequestOutput]:
@@ -115,9 +115,9 @@ class RequestRun:
     async def settle(self) -> None:
         """Waits for the outputs of jobs that were aborted, and records them."""
         until = time.monotonic() + (LEAVING_S if self.context.cut is None else LEAVING_CUT_S)
-        for index, handle in self._handles.items():
+        for index, stream in self._streams.items():
             if index not in self._outputs:
-                output = await handle.partial_output(max(0.0, until - time.monotonic()))
+                output = await stream.partial_output(max(0.0, until - time.monotonic()))
                 if output is not None:
                     self._outputs[index] = output
         self.record()
@@ -125,15 +125,15 @@ class RequestRun:
     def record(self) -> None:
         """Fills the request's record with what its jobs computed."""
         record, outputs, steps = self.context.record, self.outputs, self.context.steps
-        record.retries = sum(handle.retries for handle in self._handles.values())
+        record.retries = sum(stream.route.retries for stream in self._streams.values())
         record.reasoning_tokens = reasoning_tokens(outputs, self.model.facts)
         if self.cached is not None:
             return
         record.routes = (
             tuple(
-                handle.route(self._outputs.get(index))
-                for index, handle in sorted(self._handles.items())
-                if handle.choice
+                stream.route.served(self._outputs.get(index))
+                for index, stream in sorted(self._streams.items())
+                if stream.route.choice
             )
             if self.model.routes
             else ()
@@ -148,8 +148,6 @@ class RequestRun:
                         record.limits_s[phase] += phase_floor(work, steps, report.completions).seconds
 
     async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        handle = self._handles[index] = DispatchHandle(progress=self.progress, served=self.context.record)
-        handle.direct = self.direct if len(self.jobs) == 1 else None
         name = f"{self.context.record.request_id}-{next(self.numbers)}"  # clients may give two requests the same id
         request = replace(self.jobs[index], request_id=name, prompt=None, stream=self.request.stream)
         if index:  # its request has begun: only the deadline of that counts
@@ -158,7 +156,10 @@ class RequestRun:
                 None if request.options.deadline_s is None else max(request.options.deadline_s - passed, MIN_LEFT_S)
             )
             request = replace(request, options=replace(request.options, deadline_s=left_s, queue_limit_s=None))
-        async with aclosing(self.model.run(request, handle)) as deltas:
+        direct = self.direct if len(self.jobs) == 1 else None
+        stream = self.model.run(request, StreamReader(direct, self.progress, self.context.record))
+        self._streams[index] = stream
+        async with aclosing(stream) as deltas:
             async for delta in deltas:
                 if delta.open_ended or (delta.request is not None and delta.request.metrics.open_ended):
                     self.context.note(OPEN_ENDED)
