@@ -10,7 +10,6 @@ from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import DialectRequest, ModelFacts
 from twofold.api.fields import FieldError
 from twofold.api.ollama.requests import OllamaChatRequest, OllamaEmbedRequest, OllamaGenerateRequest
-from twofold.engine.compress import ReadingTime
 from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -36,10 +35,8 @@ def test_speculation_reaches_the_engine(kind: Any, body: dict[str, Any], chat_mo
 
 @pytest.mark.parametrize(("kind", "body"), CHATS)
 def test_chats_ask_for_compression(kind: Any, body: dict[str, Any]) -> None:
-    assert kind.read(body).scoring(ReadingTime.unknown()) is None
-    scoring = kind.read({**body, "twofold": {"compress": {"roles": ["user"], "model": "small"}}}).scoring(
-        ReadingTime.unknown()
-    )
+    assert kind.read(body).scoring() is None
+    scoring = kind.read({**body, "twofold": {"compress": {"roles": ["user"], "model": "small"}}}).scoring()
     assert scoring.model == "small"
     assert scoring.places == [(0, None)]
     with pytest.raises(FieldError, match="keep"):

@@ -216,9 +216,9 @@ def test_work_for_a_disconnected_client_is_not_started() -> None:
     async def test(pool: WorkPool, workers: _Workers) -> None:
         running = asyncio.create_task(pool.prepare("m", "a", 2 * MIB, workers.work("running")))
         await asyncio.sleep(0)
-        context: Any = SimpleNamespace(source="a", size=2 * MIB)
+        unused: Any = None
         services: Any = SimpleNamespace(pool=pool)
-        request = EndpointRequest(context, {}, gone, services)
+        request = EndpointRequest(unused, unused, unused, "a", 2 * MIB, scope={}, receive=gone, services=services)
         for _ in range(3):
             with pytest.raises(ClientGoneError):
                 await request.work("m", workers.work("left"))

@@ -14,12 +14,8 @@ from twofold.server.context import CLIENT_GONE
 from twofold.server.http.endpoints import EndpointRequest, Reply
 
 
-class _Context:
-    cut = None
-    task: asyncio.Task[None] | None = None
-
-    def __init__(self) -> None:
-        self.record = SimpleNamespace(status=200)
+class _Record:
+    status = 200
 
 
 class _Endless:
@@ -36,13 +32,14 @@ def test_a_disconnected_client_leaves_no_reference_cycles() -> None:
         await asyncio.sleep(0.01)
         return {"type": "http.disconnect"}
 
-    async def answer() -> weakref.ref[_Context]:
-        context: Any = _Context()
+    async def answer() -> weakref.ref[_Record]:
         unused: Any = None
+        record: Any = _Record()
         services: Any = SimpleNamespace(runner=_Endless())
-        await Reply(EndpointRequest(context, {}, gone, services), unused).send(unused)
-        assert context.record.status == CLIENT_GONE
-        return weakref.ref(context)
+        request = EndpointRequest(record, unused, unused, "", scope={}, receive=gone, services=services)
+        await Reply(request, unused).send(unused)
+        assert record.status == CLIENT_GONE
+        return weakref.ref(record)
 
     gc.disable()
     try:

@@ -34,7 +34,13 @@ def added(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Mapping[
 def test_a_token_wakes_no_task(added: Mapping[str, float]) -> None:
     assert added["RequestStream.push"] == pytest.approx(1, abs=0.1)
     assert added["StreamWriter.write"] > 0.5
-    waking = ("OutputStream.take", "OutputStream._wake", "RequestRun._job", "Reply._send", "_outward.<locals>.outward")
+    waking = (
+        "OutputStream.take",
+        "OutputStream._wake",
+        "GenerationRun._job",
+        "Reply._send",
+        "_outward.<locals>.outward",
+    )
     assert max(added[name] for name in waking) < 0.5  # deltas that come before the opening is sent are queued
 
 

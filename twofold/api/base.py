@@ -22,7 +22,7 @@ from twofold.core.errors import TwofoldError
 from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.engine.compress import CompressionReport, ReadingTime
+from twofold.engine.compress import ReadingTime
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -146,10 +146,6 @@ class DialectRequest(Protocol):
     @property
     def compared(self) -> Sequence[str]: ...
 
-    def scoring(self, reader: ReadingTime) -> Scoring | None:
-        """What must be scored first, because the request asks for compressed texts; ``reader`` predicts its model."""
-        ...
-
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         """The requests to the engine, one per prompt. This may take long: templates are rendered and texts tokenised.
 
@@ -165,12 +161,6 @@ class DialectRequest(Protocol):
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:
         """The writer of the reply's events, if ``stream`` is set."""
         ...
-
-
-class Scoring(DialectRequest, Protocol):
-    """A request that scores texts for another one. ``apply`` gives the other one its compressed texts."""
-
-    def apply(self, outputs: Sequence[RequestOutput]) -> CompressionReport: ...
 
 
 class Dialect(Protocol):

@@ -144,10 +144,6 @@ class Explainable:
         """Models at whose prices the record gives the request's cost."""
         return () if self.twofold is None else self.twofold.compare_prices or ()
 
-    def scoring(self, reader: Any) -> Any:  # noqa: ARG002 - see ``DialectRequest``
-        """Nothing is scored first, unless a request overrides it."""
-        return None
-
 
 class ReplyObject(msgspec.Struct, kw_only=True):
     """An object of a reply. It is encoded as it is declared; fields that are UNSET are absent."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Meta
 
-from twofold.api.base import AskedTier, GeneratedReply, ModelFacts, Streamer
+from twofold.api.base import AskedTier, DialectRequest, GeneratedReply, ModelFacts, Streamer
 from twofold.api.body import DraftingFields, ModelName, NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
 from twofold.api.prompts import Conversation
 from twofold.core.request import EngineRequest, RequestOptions
@@ -129,8 +129,8 @@ class ScoredTexts:
 
 @dataclass(frozen=True, slots=True)
 class ConversationScoring:
-    """A ``Scoring`` of the texts of a conversation. ``places`` has the message of each text, and its part if there are
-    several; ``accept`` takes the conversation with the compressed texts."""
+    """The request that scores the texts of a chat before it runs. ``places`` has the message of each text, and its part
+    if there are several; ``accept`` takes the conversation with the compressed texts."""
 
     conversation: Conversation
     accept: Callable[[Conversation, CompressionReport], None]
@@ -149,22 +149,22 @@ class ConversationScoring:
         conversation: Conversation,
         accept: Callable[[Conversation, CompressionReport], None],
         asked: ChatCompression,
-        reader: ReadingTime,
         tier: AskedTier,
         options: RequestOptions,
     ) -> ConversationScoring:
-        """The scoring that a chat asks for; ``reader`` predicts the chat's own model. Raises ParameterError."""
+        """The scoring that a chat asks for. Raises ParameterError."""
         places = list(_places(conversation, asked.roles))
         question = _text(conversation.messages[-1]).strip() if asked.question == "last_message" else ""
         params = CompressionParams(
             keep=asked.keep, question=question or None, output_tokens=asked.output_tokens, force=asked.force
         )
         texts = [(_text_at(conversation, *place), ()) for place in places]
-        scored = ScoredTexts(texts, params, reader, asked.min_tokens, lenient=True)
+        scored = ScoredTexts(texts, params, None, asked.min_tokens, lenient=True)
         return cls(conversation, accept, places, scored, asked.model, tier, options)
 
-    def scoring(self, reader: ReadingTime) -> None:
-        """Its own texts are not compressed."""
+    def read_by(self, reader: ReadingTime) -> None:
+        """Sets the prediction of the chat's own model."""
+        self.scored.reader = reader
 
     def prepare(self, model: ModelFacts) -> list[EngineRequest]:
         return self.scored.prepare(model, self.options)
@@ -194,14 +194,21 @@ def asked_scoring(
     fields: ChatFields | None,
     conversation: Conversation,
     accept: Callable[[Conversation, CompressionReport], None],
-    reader: ReadingTime,
     tier: AskedTier,
 ) -> ConversationScoring | None:
     """The scoring that a chat asks for with these fields, if any, as in ``ConversationScoring.of``."""
     asked = None if fields is None else fields.compress
     if asked is None:
         return None
-    return ConversationScoring.of(conversation, accept, asked, reader, tier, drafting_options(fields))
+    return ConversationScoring.of(conversation, accept, asked, tier, drafting_options(fields))
+
+
+class Compressible(DialectRequest, Protocol):
+    """A chat whose messages may be compressed."""
+
+    def scoring(self) -> ConversationScoring | None:
+        """What must be scored first; None if the chat does not ask for compressed texts."""
+        ...
 
 
 def drafting_options(fields: DraftingFields | None) -> RequestOptions:

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from starlette.datastructures import Headers
-from starlette.types import Message, Receive
-
 from twofold.api.base import Dialect
 from twofold.api.names import declared_name
 from twofold.api.openai.errors import error_code
@@ -18,9 +15,8 @@ from twofold.core.errors import ParameterError, TwofoldError
 from twofold.observe.served import ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.price.catalog import ApiModel
-from twofold.server.edge.body import MAX_DIGITS
 from twofold.server.edge.keys import Caller
-from twofold.server.edge.quotas import UNLIMITED, Quotas, QuotaUse
+from twofold.server.edge.quotas import QuotaUse
 from twofold.server.edge.refusals import Header, RawResponse, error_response
 from twofold.server.pool import ByteBudget
 from twofold.server.response_cache import HIT_HEADER
@@ -29,7 +25,7 @@ CLIENT_GONE: Final = 499
 """The status, in logs and metrics, of a request whose client disconnected; it is never sent."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestContext:
     """A request in progress. The server fills ``record`` until it ends; then observers read it.
 
@@ -72,6 +68,10 @@ class RequestContext:
     estimated_ttft_s: float | None = None
     references: Sequence[ApiModel] = ()
 
+    @property
+    def tenant(self) -> str:
+        return self.caller.tenant
+
     def delta_sent(self) -> None:
         """Notes when a delta was given to the connection."""
         now, last = time.monotonic(), self.last_delta
@@ -97,25 +97,7 @@ class RequestContext:
     def refused(self, error: TwofoldError) -> RawResponse:
         """Records the error that ended it; returns the response for the case that none has begun."""
         self.fail(error)
-        return error_response(self.dialect, error, self.record.request_id, self.headers())
-
-    def enter(self, quotas: Quotas, headers: Headers, receive: Receive) -> Receive:
-        """Takes one request and the announced bytes of its body from its key's quota. Raises QuotaError.
-
-        Returns a ``receive`` that counts the bytes of the body, if the key has a quota.
-        """
-        if self.caller.quota == UNLIMITED:
-            return receive
-        announced = headers.get("content-length", "0")
-        size = int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0
-        self.quota = quotas.enter(self.caller.id, self.caller.quota, time.monotonic(), size)
-
-        async def counted() -> Message:
-            message = await receive()
-            self.received += len(message.get("body", b""))
-            return message
-
-        return counted
+        return error_response(self.dialect, error, self.record.request_id, self.reply_headers())
 
     def hold(self, budget: ByteBudget, size: int) -> None:
         """Takes bytes of a budget until the request ends. Raises BusyError."""
@@ -136,7 +118,7 @@ class RequestContext:
         if text not in self.notes:
             self.notes.append(text)
 
-    def headers(self) -> tuple[Header, ...]:
+    def reply_headers(self) -> tuple[Header, ...]:
         """Headers of its response: a hit of the response cache, warnings, and the rest of its key's quota."""
         marks = [HIT_HEADER] if self.record.cached_answer else []
         if (report := self.record.compression) is not None:

@@ -3,7 +3,7 @@
     lease the model → render and tokenise → tier, quotas, queue → run the prompts → outputs
 
     with runner.track(context):
-        async with runner.open(context, request) as run:
+        async with runner.open(GenerationRun(context, request)) as run:
             async for job, delta in run.deltas(): …
             await run.finish()
             run.outputs
@@ -28,9 +28,9 @@ from msgspec import UNSET, UnsetType
 
 from twofold.api.base import DialectRequest, GeneratedReply, ReplyHead
 from twofold.api.completion import CacheUsage, reasoning_tokens
+from twofold.api.compression import Compressible
 from twofold.api.fields import ignoring
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
-from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
 from twofold.core.tasks import start_task
 from twofold.engine.outputs import OutputDelta, RequestOutput
@@ -71,26 +71,25 @@ POSITION_BYTES: Final = 1 * KIB
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class RequestRun:
-    """An admitted request. ``jobs`` has one request to the engine for each of its prompts.
+@dataclass(slots=True, eq=False)
+class GenerationRun:
+    """A request whose reply a model generates. ``RequestRunner.open`` admits it and sets the fields up to ``numbers``.
 
+    jobs     one request to the engine for each of its prompts
+    head     what is known of the reply before its first token
     numbers  make the ids of the jobs unique
     cached   the outputs from the response cache; None if the jobs must run
     store    puts their outputs into the response cache
-    direct   takes deltas of a single job at once, and ``progress`` how far it is, as described in ``StreamReader``
     """
 
     context: RequestContext
     request: DialectRequest
-    model: Fleet
-    jobs: Sequence[EngineRequest]
-    head: ReplyHead
-    numbers: Iterator[int]
+    model: Fleet = field(init=False)
+    jobs: Sequence[EngineRequest] = field(init=False)
+    head: ReplyHead = field(init=False)
+    numbers: Iterator[int] = field(init=False)
     cached: Sequence[RequestOutput] | None = None
     store: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
-    direct: Callable[[OutputDelta], bool] | None = None
-    progress: Callable[[RequestProgress], None] | None = None
     _began: float = field(default_factory=time.monotonic)
     _outputs: dict[int, RequestOutput] = field(default_factory=dict)
     _streams: dict[int, RequestStream] = field(default_factory=dict)
@@ -100,9 +99,12 @@ class RequestRun:
         """Outputs in the order of ``jobs``: all after ``deltas`` has ended; those of aborted jobs after ``settle``."""
         return [output for _, output in sorted(self._outputs.items())] if self.cached is None else self.cached
 
+    def reader(self) -> StreamReader:
+        """What reads a stream of it."""
+        return StreamReader(record=self.context.record)
+
     def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """The deltas of all jobs that ``direct`` does not take, with the job's index, in the order in which they are
-        made."""
+        """The deltas of all jobs that its ``reader`` does not take at once, with the job's index, in their order."""
         if self.cached is not None:
             return _cached(self.cached)
         return self._job(0) if len(self.jobs) == 1 else self._merged()
@@ -121,6 +123,7 @@ class RequestRun:
                 if output is not None:
                     self._outputs[index] = output
         self.record()
+        self._streams.clear()  # this run is their reader: the two would keep each other
 
     def record(self) -> None:
         """Fills the request's record with what its jobs computed."""
@@ -156,9 +159,7 @@ class RequestRun:
                 None if request.options.deadline_s is None else max(request.options.deadline_s - passed, MIN_LEFT_S)
             )
             request = replace(request, options=replace(request.options, deadline_s=left_s, queue_limit_s=None))
-        direct = self.direct if len(self.jobs) == 1 else None
-        stream = self.model.run(request, StreamReader(direct, self.progress, self.context.record))
-        self._streams[index] = stream
+        stream = self._streams[index] = self.model.run(request, self.reader())
         async with aclosing(stream) as deltas:
             async for delta in deltas:
                 if delta.open_ended or (delta.request is not None and delta.request.metrics.open_ended):
@@ -229,7 +230,7 @@ class RequestRunner:
         self._accounting = accounting
         self._cache = cache
         self._pool = pool
-        self._open: dict[int, RequestContext] = {}
+        self._open: set[RequestContext] = set()
         self._numbers = count()
         self.closing = False
 
@@ -239,7 +240,7 @@ class RequestRunner:
 
     def interrupt(self, error: TwofoldError) -> None:
         """Ends all requests in progress."""
-        for context in list(self._open.values()):
+        for context in list(self._open):
             context.interrupt(error)
 
     def check_open(self) -> None:
@@ -251,23 +252,23 @@ class RequestRunner:
     def track(self, context: RequestContext, *, waits: bool = True) -> Iterator[None]:
         """Accounts for a request when it ends. ``waits``: whether a shutdown waits for it."""
         if waits:
-            self._open[id(context)] = context
+            self._open.add(context)
         try:
             yield
         finally:
-            self._open.pop(id(context), None)
+            self._open.discard(context)
+            context.leave()
             self._accounting.close(context)
 
     @asynccontextmanager
-    async def open(self, context: RequestContext, request: DialectRequest) -> AsyncIterator[RequestRun]:
+    async def open(self, run: GenerationRun) -> AsyncIterator[GenerationRun]:
         """Admits a request. Raises the TwofoldError that refuses it."""
-        record = context.record
+        context, request, record = run.context, run.request, run.context.record
         record.stream = request.stream
         context.references = self._accounting.references.find(request.compared)
         waits = self._admission.waits(context, request.tier)
         async with self._registry.lease(request.model, waits, keep_s=context.keep_alive_s) as model:
             record.model, context.steps = model.name, model.ceilings
-            await self._compress(context, request, model)
 
             def prepare() -> Sequence[EngineRequest]:  # on a thread, since there may be thousands
                 return self._admission.tiered(context, request.tier, request.prepare(model.facts))
@@ -279,7 +280,8 @@ class RequestRunner:
                 record.params = AskedParams.of(jobs[0].params)
                 asked = (context.caller.id, model.name, jobs[0].token_ids)
                 context.estimated_ttft_s = self._accounting.estimates.match(*asked)
-            head = ReplyHead(
+            run.model, run.jobs, run.numbers = model, jobs, self._numbers
+            run.head = ReplyHead(
                 secrets.token_hex(12),
                 int(record.arrived_at),
                 request.model or model.name,
@@ -287,7 +289,6 @@ class RequestRunner:
                 [job.token_ids for job in jobs],
                 time.monotonic() - context.arrived,
             )
-            run = RequestRun(context, request, model, jobs, head, self._numbers)
             if self._cache is not None and jobs:
                 await self._ask_cache(run, self._cache)
             if run.cached is None:
@@ -298,20 +299,22 @@ class RequestRunner:
                 finally:
                     await run.settle()
 
-    async def _compress(self, context: RequestContext, request: DialectRequest, model: Fleet) -> None:
-        """Compresses texts of the request, if it asks for that. They are scored by a request of its own, which has a
-        record of its own and counts for the same quota."""
-        outer = context.record
-        scoring = request.scoring(model.reading_time())
+    async def compress(self, context: RequestContext, request: Compressible) -> None:
+        """Compresses texts of a chat, if it asks for that, before it is opened. They are scored by a request that has a
+        record of its own and counts for the same quota. Raises TwofoldError."""
+        outer, scoring = context.record, request.scoring()
         if scoring is None:
             return
+        async with self._registry.lease(request.model, self._admission.waits(context, request.tier)) as model:
+            outer.model = model.name
+            scoring.read_by(model.reading_time())
         name, arrived = f"{outer.request_id}-compress", time.time()
         record = ServedRequest(name, COMPRESSING, outer.dialect, outer.tenant, outer.key, arrived, tier=outer.tier)
         inner = RequestContext(record, context.dialect, context.caller, context.source, context.size)
         inner.quota = context.quota
         with self.track(inner, waits=False):
             try:
-                async with self.open(inner, scoring) as run:
+                async with self.open(GenerationRun(inner, scoring)) as run:
                     async with aclosing(run.deltas()) as deltas:
                         async for _ in deltas:
                             pass
@@ -324,9 +327,8 @@ class RequestRunner:
             finally:
                 inner.quota = None  # the request itself returns it
                 context.scored_tokens += record.prompt_tokens
-                inner.leave()
 
-    async def _ask_cache(self, run: RequestRun, cache: ResponseCache) -> None:
+    async def _ask_cache(self, run: GenerationRun, cache: ResponseCache) -> None:
         """Takes the outputs from the response cache, or stores them there later, if the request may be cached."""
         context = run.context
         key = cache.key(context.caller.tenant, run.model.identity, run.jobs, context.store)
@@ -337,7 +339,7 @@ class RequestRunner:
         context.record.cached_answer = run.cached is not None
         run.store = None if run.cached is not None else partial(cache.put, key)
 
-    async def reply(self, run: RequestRun) -> GeneratedReply:
+    async def reply(self, run: GenerationRun) -> GeneratedReply:
         """Runs a request to its end; returns the body of the reply. Raises TwofoldError."""
         async with aclosing(run.deltas()) as deltas:
             async for _ in deltas:
@@ -348,12 +350,12 @@ class RequestRunner:
         body.twofold = self.explained(run)
         return body
 
-    async def body(self, run: RequestRun) -> GeneratedReply:
+    async def body(self, run: GenerationRun) -> GeneratedReply:
         """The body of the reply of a run that has ended."""
         make = partial(run.request.reply, run.head, run.outputs, run.model.facts)
         return await self.work_on_reply(run, reply_size(run), make)
 
-    async def work_on_reply(self, run: RequestRun, size: int, work: Callable[[], T]) -> T:
+    async def work_on_reply(self, run: GenerationRun, size: int, work: Callable[[], T]) -> T:
         """The result of ``work`` on a reply of about ``size`` bytes. It runs on a thread if it may take long: if the
         reply is long, or if the chat template must be rendered to find out how the model thinks."""
         thinking, source = run.model.facts.format.thinking, run.context.source
@@ -363,7 +365,7 @@ class RequestRunner:
             return work()
         return await self._pool.prepare(run.model.name, source, size, work)
 
-    def explained(self, run: RequestRun) -> RequestRecord | UnsetType:
+    def explained(self, run: GenerationRun) -> RequestRecord | UnsetType:
         """The record of a finished run; UNSET if the request does not ask for it."""
         if not run.request.explain:
             return UNSET
@@ -371,7 +373,7 @@ class RequestRunner:
         return self._accounting.explain(run.context)
 
 
-def reply_size(run: RequestRun) -> int:
+def reply_size(run: GenerationRun) -> int:
     """Bytes of JSON of the reply, estimated."""
     size = 0
     for output in run.outputs:

@@ -17,7 +17,6 @@ from tests.server.conftest import TINY
 from tests.server.live import live_server
 from tests.server.trust.client import CHAT, Client, chat
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.api.base import ReplyHead
 from twofold.api.body import encode
 from twofold.api.openai.replies import PromptUsage
 from twofold.api.openai.vectors import EmbeddingReply, EmbeddingVector
@@ -26,7 +25,7 @@ from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine.outputs import RequestOutput
 from twofold.server.http.endpoints import json_bytes
 from twofold.server.pool import WorkPool
-from twofold.server.runner import STARTED_AT_ONCE, RequestRun, RequestRunner
+from twofold.server.runner import STARTED_AT_ONCE, GenerationRun, RequestRunner
 
 READ = PoolingParams()
 HOSTILE = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -85,16 +84,18 @@ def test_others_are_answered_during_a_request_of_many_prompts(url: str, path: st
 PORTION = 128
 
 
-def many_jobs(run: Callable[..., AsyncIterator[Any]], params: RequestParams = READ) -> RequestRun:
+def many_jobs(run: Callable[..., AsyncIterator[Any]], params: RequestParams = READ) -> GenerationRun:
     """A request of 500 prompts to a model that runs each by ``run``."""
     context: Any = SimpleNamespace(record=SimpleNamespace(request_id="r"), last_delta=None, delta_sent=int)
     jobs = [EngineRequest((1,), params, RequestOptions(deadline_s=600.0, queue_limit_s=60.0))] * 500
     model: Any = SimpleNamespace(name="m", facts=None, run=run, portion=PORTION)
     request: Any = SimpleNamespace(model="m", stream=False)
-    return RequestRun(context, request, model, jobs, ReplyHead("r", 0, "m"), count())
+    made = GenerationRun(context, request)
+    made.model, made.jobs, made.numbers = model, jobs, count()
+    return made
 
 
-async def outputs_of(run: RequestRun) -> Sequence[RequestOutput]:
+async def outputs_of(run: GenerationRun) -> Sequence[RequestOutput]:
     async for _ in run.deltas():
         pass
     return run.outputs

@@ -60,7 +60,7 @@ from twofold.api.prompts import Conversation, check_choice
 from twofold.core.params import MAX_STOPS, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.sampling_defaults import NAMES
-from twofold.engine.compress import CompressionReport, ReadingTime
+from twofold.engine.compress import CompressionReport
 from twofold.engine.outputs import RequestOutput
 from twofold.text.templates.messages import MAX_MESSAGES
 
@@ -180,8 +180,8 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
             structured_outputs=self.structured_outputs,
         )
 
-    def scoring(self, reader: ReadingTime) -> ConversationScoring | None:
-        return asked_scoring(self.twofold, self.conversation, self._accept, reader, self.tier)
+    def scoring(self) -> ConversationScoring | None:
+        return asked_scoring(self.twofold, self.conversation, self._accept, self.tier)
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         asked = [name for name in ("max_tokens", *NAMES) if getattr(self, name, None) is not None]

@@ -70,7 +70,7 @@ from twofold.api.prompts import (
 )
 from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, PoolingParams
-from twofold.engine.compress import CompressionReport, ReadingTime
+from twofold.engine.compress import CompressionReport
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import PlainParser, SectionParser
@@ -336,8 +336,8 @@ class OllamaChatRequest(OllamaRequest):
             continues=bool(last["role"] == "assistant" and last["content"] and "tool_calls" not in last),
         )
 
-    def scoring(self, reader: ReadingTime) -> ConversationScoring | None:
-        return asked_scoring(self.twofold, self.conversation, self._accept, reader, self.tier)
+    def scoring(self) -> ConversationScoring | None:
+        return asked_scoring(self.twofold, self.conversation, self._accept, self.tier)
 
     def _accept(self, conversation: Conversation, report: CompressionReport) -> None:  # noqa: ARG002 - it is recorded
         """Takes the conversation with its compressed texts."""

@@ -45,7 +45,7 @@ from twofold.api.prompts import (
 )
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, RequestOptions, TimeToLive
-from twofold.engine.compress import CompressionReport, ReadingTime
+from twofold.engine.compress import CompressionReport
 from twofold.engine.outputs import CompletionOutput, RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.templates.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES, check_variables
@@ -446,11 +446,11 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             **self.sampling_keywords(), max_tokens=older if newer is None else newer, logprobs=logprobs
         )
 
-    def scoring(self, reader: ReadingTime) -> ConversationScoring | None:
+    def scoring(self) -> ConversationScoring | None:
         if self.compress is None:
             return None
         options = self.request_options
-        return ConversationScoring.of(self.conversation, self._accept, self.compress, reader, self.tier, options)
+        return ConversationScoring.of(self.conversation, self._accept, self.compress, self.tier, options)
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         if self.compress is not None and self.compressed is UNSET:

@@ -18,6 +18,7 @@ from twofold.api.batch.lines import LineCall, read_body
 from twofold.api.batch.run import BatchRun
 from twofold.api.fields import ignoring
 from twofold.api.names import declared_name
+from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.errors import OpenAIDialect, error_reply
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.observe.served import ServedRequest
@@ -26,7 +27,7 @@ from twofold.server.edge.keys import Caller
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.quotas import Quotas
 from twofold.server.pool import WorkPool
-from twofold.server.runner import RequestRunner
+from twofold.server.runner import GenerationRun, RequestRunner
 from twofold.server.storage.database import SingleThread
 
 MIN_WAIT_S: Final = 0.1
@@ -210,7 +211,9 @@ class LineRunner:
             try:
                 self._runner.check_open()
                 request = await self._pool.run(context.source, LINE_BYTES, partial(self._read, line))
-                async with self._runner.open(context, request) as run:
+                if isinstance(request, ChatRequest):
+                    await self._runner.compress(context, request)
+                async with self._runner.open(GenerationRun(context, request)) as run:
                     return 200, await self._runner.reply(run)
             except (BusyError, QuotaError, WorkerError) as error:
                 context.fail(error)
@@ -218,8 +221,6 @@ class LineRunner:
             except TwofoldError as error:
                 context.fail(error)
                 return record.status, self._dialect.error(error, line.request_id)
-            finally:
-                context.leave()
 
     def _read(self, line: LineCall) -> DialectRequest:
         if not self._tolerant:

@@ -104,7 +104,7 @@ class KeyedServer(ReplyObject, kw_only=True):
 @get(ABOUT_PATH, is_open=True, shows_more=True)
 async def get_server(asked: EndpointRequest) -> AboutServer | KeyedServer:
     """Returns what the caller can ask for. Without a key, a server with keys only says that it has them."""
-    caller, services, config = asked.context.caller, asked.services, asked.services.config
+    caller, services, config = asked.caller, asked.services, asked.services.config
     if caller.anonymous:
         return KeyedServer()
     return AboutServer(

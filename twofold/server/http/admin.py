@@ -127,7 +127,7 @@ class DrainOrder(RequestObject):
 
 def _registry(asked: EndpointRequest) -> ModelRegistry:
     """The models, for an administrator. Raises ForbiddenError."""
-    if not asked.context.caller.admin:
+    if not asked.caller.admin:
         raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
     return asked.services.registry
 

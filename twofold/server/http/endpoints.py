@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec import UNSET
 from starlette.datastructures import Headers, QueryParams
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead, ShowsProgress, Streamer
 from twofold.api.body import ReplyObject, encode
@@ -29,15 +29,17 @@ from twofold.core.request import RequestOptions
 from twofold.core.tasks import start_task
 from twofold.engine.outputs import OutputDelta
 from twofold.fleet.fleet import Fleet
+from twofold.fleet.streams import StreamReader
 from twofold.observe.served import ServedRequest, log_id
 from twofold.server.context import CLIENT_GONE, RequestContext
-from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, disconnected, read_body
+from twofold.server.edge.body import MAX_DIGITS, ClientGoneError, check_json_type, decode_json, disconnected, read_body
 from twofold.server.edge.keys import Caller
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.protocol import StreamWriter
+from twofold.server.edge.quotas import UNLIMITED
 from twofold.server.edge.refusals import Header, RawResponse
 from twofold.server.response_cache import CACHE_HEADER
-from twofold.server.runner import RequestRun, reply_size
+from twofold.server.runner import GenerationRun, reply_size
 from twofold.server.services import Services
 
 log = logging.getLogger("twofold.serve")
@@ -79,14 +81,13 @@ class EndpointResponse:
             await send({"type": "http.response.body", "body": b""})
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointRequest:
-    """A request as its handler sees it."""
+@dataclass(slots=True, eq=False)
+class EndpointRequest(RequestContext):
+    """A request over HTTP."""
 
-    context: RequestContext
-    scope: Scope
-    receive: Receive
-    services: Services
+    scope: Scope = field(kw_only=True)
+    receive: Receive = field(kw_only=True)
+    services: Services = field(kw_only=True)
 
     @property
     def path(self) -> dict[str, str]:
@@ -102,9 +103,23 @@ class EndpointRequest:
     def headers(self) -> Headers:
         return Headers(scope=self.scope)
 
-    @property
-    def tenant(self) -> str:
-        return self.context.caller.tenant
+    def enter(self) -> None:
+        """Takes one request and the announced bytes of its body from its key's quota. Raises QuotaError.
+
+        From then on ``receive`` counts the bytes of the body, if the key has a quota.
+        """
+        if self.caller.quota == UNLIMITED:
+            return
+        announced, receive = self.headers.get("content-length", "0"), self.receive
+        size = int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0
+        self.quota = self.services.quotas.enter(self.caller.id, self.caller.quota, time.monotonic(), size)
+
+        async def counted() -> Message:
+            message = await receive()
+            self.received += len(message.get("body", b""))
+            return message
+
+        self.receive = counted
 
     async def read(self, read: Callable[[object], T]) -> T:
         """The result of ``read`` on the decoded JSON body.
@@ -112,14 +127,13 @@ class EndpointRequest:
         Raises TooLargeError, SlowClientError, ClientGoneError, BusyError, FieldError for a body that is not JSON in
         UTF-8 or has another content type (which some API protocols allow), and what ``read`` raises.
         """
-        context, services, headers = self.context, self.services, self.headers
-        limits = services.config.body
-        check_json_type(headers, any_type=context.dialect.any_type)
-        body = await read_body(headers, self.receive, limits, partial(context.hold, services.bodies))
-        context.size = len(body)
+        services, headers, limits = self.services, self.headers, self.services.config.body
+        check_json_type(headers, any_type=self.dialect.any_type)
+        body = await read_body(headers, self.receive, limits, partial(self.hold, services.bodies))
+        self.size = len(body)
         if len(body) <= INLINE_BYTES:
             return read(decode_json(body, limits))
-        return await services.pool.run(context.source, len(body), lambda: read(decode_json(body, limits)))
+        return await services.pool.run(self.source, len(body), lambda: read(decode_json(body, limits)))
 
     async def body(self) -> object:
         """The body as plain data."""
@@ -148,50 +162,54 @@ class EndpointRequest:
 
         Raises BusyError, ClientGoneError, and the errors of ``work``.
         """
-        context = self.context
-        prepared = asyncio.create_task(self.services.pool.prepare(model, context.source, context.size, work))
+        prepared = asyncio.create_task(self.services.pool.prepare(model, self.source, self.size, work))
         if not await done_before_disconnect(prepared, self.receive):
             raise ClientGoneError
         return prepared.result()
 
 
+Complete: TypeAlias = Callable[[EndpointRequest, Any], Awaitable[Any]]
+"""Returns the request, completed. Raises TwofoldError."""
 Keep: TypeAlias = Callable[[EndpointRequest, Any, ReplyHead, GeneratedReply], Awaitable[None]]
 """Stores the body of the reply to a request."""
 
 
-@dataclass(slots=True)
-class Reply:
-    """The reply to one request. An error before its first byte sets its status; a later one is an event of the stream.
-    Once a stream's opening events are sent, ``_writer`` sends its deltas while its client keeps up.
+@dataclass(slots=True, eq=False)
+class Reply(GenerationRun):
+    """A request over HTTP whose reply a model generates. An error before the first byte of the reply sets its status; a
+    later one is an event of the stream. Once a stream's opening events are sent, ``_writer`` sends its deltas while its
+    client keeps up.
 
-    ``keep`` stores the body before the last byte is sent.
+    ``complete`` and ``keep`` are those of ``Generating``.
     """
 
-    asked: EndpointRequest
-    request: DialectRequest
+    context: EndpointRequest
+    complete: tuple[Complete, ...] = ()
     keep: Keep | None = None
     _streamer: Streamer | None = None
     _begun: bool = False
     _opening: bytes = b""
     _writer: StreamWriter | None = None
     _sent_at: float = 0.0
-    _progress: asyncio.Queue[RequestProgress] = field(default_factory=asyncio.Queue)
+    _progress: asyncio.Queue[RequestProgress] | None = None
 
     async def send(self, send: Send) -> None:
         """Runs the request and sends the reply; stops when the client disconnects."""
-        context = self.asked.context
+        context = self.context
         context.task = asyncio.create_task(self._run(send))
         try:
-            if not await done_before_disconnect(context.task, self.asked.receive):
+            if not await done_before_disconnect(context.task, context.receive):
                 context.record.status = CLIENT_GONE
         finally:
             context.task = None  # a task keeps the frames of its CancelledError, which hold the context
 
     async def _run(self, send: Send) -> None:
-        context = self.asked.context
+        context = self.context
         try:
-            async with self.asked.services.runner.open(context, self.request) as run:
-                await (self._stream(run, send) if self.request.stream else self._whole(run, send))
+            for complete in self.complete:
+                self.request = await complete(context, self.request)
+            async with context.services.runner.open(self):
+                await (self._stream(send) if self.request.stream else self._whole(send))
         except asyncio.CancelledError:
             if context.cut is None:
                 raise
@@ -201,60 +219,65 @@ class Reply:
         except Exception as error:
             await self._fail(internal_error(context.record.request_id, error), send)
 
-    async def _whole(self, run: RequestRun, send: Send) -> None:
-        context, runner = self.asked.context, self.asked.services.runner
-        body = await runner.reply(run)
+    async def _whole(self, send: Send) -> None:
+        context, runner = self.context, self.context.services.runner
+        body = await runner.reply(self)
         if self.keep is not None:
-            await self.keep(self.asked, self.request, run.head, body)
-        data = await runner.work_on_reply(run, reply_size(run), partial(json_bytes, body))
+            await self.keep(context, self.request, self.head, body)
+        data = await runner.work_on_reply(self, reply_size(self), partial(json_bytes, body))
         self._begun = True
-        await RawResponse.of(200, data, context.headers()).send(send)
+        await RawResponse.of(200, data, context.reply_headers()).send(send)
 
-    async def _stream(self, run: RequestRun, send: Send) -> None:
-        context, runner = self.asked.context, self.asked.services.runner
-        streamer = await runner.work_on_reply(run, 0, partial(self.request.streamer, run.head, run.model.facts))
-        self._streamer, run.direct = streamer, self._send_now
+    async def _stream(self, send: Send) -> None:
+        context, runner = self.context, self.context.services.runner
+        streamer = await runner.work_on_reply(self, 0, partial(self.request.streamer, self.head, self.model.facts))
+        self._streamer = streamer
         self._opening = streamer.open()  # before the first delta: events are numbered in this order
         self._sent_at = time.monotonic()
         watch = start_task(self._keep_alive(streamer, send), "comments of a stream")
         showing = None
-        if any(job.options.progress for job in run.jobs) and isinstance(streamer, ShowsProgress):
-            run.progress = self._progress.put_nowait
-            showing = start_task(self._show_progress(streamer, send), "progress of a stream")
+        if isinstance(streamer, ShowsProgress) and any(job.options.progress for job in self.jobs):
+            self._progress = asyncio.Queue()
+            showing = start_task(self._show_progress(self._progress, streamer, send), "progress of a stream")
         try:
-            async with aclosing(run.deltas()) as deltas:
+            async with aclosing(self.deltas()) as deltas:
                 async for job, delta in deltas:
                     if data := streamer.take(job, delta):
                         await self._send(data, send)
                     if delta.token_ids:
                         context.delta_sent()
-            await run.finish()
+            await self.finish()
             if self.keep is not None:
-                await self.keep(self.asked, self.request, run.head, await runner.body(run))
-            await self._send(streamer.close(run.outputs, runner.explained(run)), send, last=True)
+                await self.keep(context, self.request, self.head, await runner.body(self))
+            await self._send(streamer.close(self.outputs, runner.explained(self)), send, last=True)
         finally:
             watch.cancel()
             if showing is not None:
                 showing.cancel()
 
+    def reader(self) -> StreamReader:
+        direct = self._send_now if len(self.jobs) == 1 and self._streamer is not None else None
+        progress = None if self._progress is None else self._progress.put_nowait
+        return StreamReader(direct, progress, self.context.record)
+
     async def _fail(self, error: TwofoldError, send: Send) -> None:
         """Ends the reply with an error."""
-        response = self.asked.context.refused(error)
+        response = self.context.refused(error)
         if not self._begun:
             await response.send(send)
         elif self._streamer is not None:
-            await self._send(self._streamer.fail(error, self.asked.context.record.request_id), send, last=True)
+            await self._send(self._streamer.fail(error, self.context.record.request_id), send, last=True)
 
     async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
         """Sends events of a stream; the first time, also its headers and its opening events."""
         if not self._begun:
             self._begun, data = True, self._opening + data
-            kind = (b"content-type", self.asked.context.dialect.stream_type.encode())
-            headers = [kind, *UNBUFFERED, *self.asked.context.headers()]
+            kind = (b"content-type", self.context.dialect.stream_type.encode())
+            headers = [kind, *UNBUFFERED, *self.context.reply_headers()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         self._sent_at = time.monotonic()
         await send({"type": "http.response.body", "body": data, "more_body": not last})
-        self._writer = self.asked.scope["state"]["writer"]
+        self._writer = self.context.scope["state"]["writer"]
 
     def _send_now(self, delta: OutputDelta) -> bool:
         """Sends a delta's events without waking the request's task; False if it must wait for opening or client."""
@@ -265,18 +288,18 @@ class Reply:
             self._sent_at = time.monotonic()
             writer.write(data)
         if delta.token_ids:
-            self.asked.context.delta_sent()
+            self.context.delta_sent()
         return True
 
-    async def _show_progress(self, streamer: ShowsProgress, send: Send) -> None:
+    async def _show_progress(self, queue: asyncio.Queue[RequestProgress], streamer: ShowsProgress, send: Send) -> None:
         """Sends how far the request is, until its first delta."""
         while True:
-            progress = await self._progress.get()
-            if self.asked.context.last_delta is None and (data := streamer.progress(progress)):
+            progress = await queue.get()
+            if self.context.last_delta is None and (data := streamer.progress(progress)):
                 await self._send(data, send)
 
     async def _keep_alive(self, streamer: Streamer, send: Send) -> None:
-        quiet_s = self.asked.services.config.quiet_s
+        quiet_s = self.context.services.config.quiet_s
         while True:
             await asyncio.sleep(max(0.0, self._sent_at + quiet_s - time.monotonic()))
             if time.monotonic() - self._sent_at >= quiet_s:
@@ -292,23 +315,21 @@ class Generating:
     """The handler of an endpoint whose replies a model generates.
 
     request   the type of its bodies, a RequestObject that is a DialectRequest
-    complete  adds stored objects to which the request refers
+    complete  what is done with the request before it is admitted, such as adding stored objects to which it refers
     keep      stores each whole reply, before its last byte is sent
     """
 
     request: type[Any]
-    complete: Callable[[EndpointRequest, Any], Awaitable[Any]] | None = None
+    complete: tuple[Complete, ...] = ()
     keep: Keep | None = None
 
     async def __call__(self, asked: EndpointRequest) -> Reply:
         word = asked.headers.get(CACHE_HEADER)
         if word is not None and word not in CACHE_WORDS:
             raise ParameterError(f"{CACHE_HEADER} must be keep or skip.", param=CACHE_HEADER)
-        asked.context.store = None if word is None else CACHE_WORDS[word]
+        asked.store = None if word is None else CACHE_WORDS[word]
         request: DialectRequest = await asked.read(self.request.read)
-        if self.complete is not None:
-            request = await self.complete(asked, request)
-        return Reply(asked, request, self.keep)
+        return Reply(asked, request, complete=self.complete, keep=self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,48 +360,47 @@ class PathEndpoint:
             traceparent=Headers(scope=scope).get("traceparent"),
             path=None if self.known is None else self.known(scope["path"]),
         )
-        context = RequestContext(record, self.dialect, caller, caller.id or address)
+        asked = EndpointRequest(
+            record, self.dialect, caller, caller.id or address, scope=scope, receive=receive, services=self.services
+        )
         handler = self.handlers.get(scope["method"])
-        with self.services.runner.track(context, waits=isinstance(handler, Generating)):
-            try:
-                response = await self._response(context, handler, scope, receive)
-                if response is not None:
-                    await response.send(send)
-            finally:
-                context.leave()
+        with self.services.runner.track(asked, waits=isinstance(handler, Generating)):
+            response = await self._response(asked, handler)
+            if response is not None:
+                await response.send(send)
 
     async def _response(
-        self, context: RequestContext, handler: Handler | None, scope: Scope, receive: Receive
+        self, asked: EndpointRequest, handler: Handler | None
     ) -> EndpointResponse | RawResponse | Reply | None:
         """The response to send; None if the client has disconnected. Quotas count POST requests: others cost little."""
         try:
             if handler is None:
-                raise self.refusal(scope["path"])
+                raise self.refusal(asked.scope["path"])
             if isinstance(handler, Generating):
                 self.services.runner.check_open()
-            if scope["method"] == "POST":
-                receive = context.enter(self.services.quotas, Headers(scope=scope), receive)
+            if asked.scope["method"] == "POST":
+                asked.enter()
             with ignoring(unknown=self.services.config.tolerant) as ignored:
-                response = await handler(EndpointRequest(context, scope, receive, self.services))
-            context.notes += ignored.notes
+                response = await handler(asked)
+            asked.notes += ignored.notes
             if ignored.shown:
-                context.omitted = ignored.shown
+                asked.omitted = ignored.shown
             if ignored.logged:
                 names = ", ".join(map(declared_name, ignored.logged))
-                log.warning("request %s: omitted: %s", log_id(context.record.request_id), names)
+                log.warning("request %s: omitted: %s", log_id(asked.record.request_id), names)
             if isinstance(response, Reply):
                 return response
             if not isinstance(response, EndpointResponse):
                 response = EndpointResponse(encode(response))
-            context.record.status = response.status
-            return replace(response, headers=(*response.headers, *context.headers()))
+            asked.record.status = response.status
+            return replace(response, headers=(*response.headers, *asked.reply_headers()))
         except ClientGoneError:
-            context.record.status = CLIENT_GONE
+            asked.record.status = CLIENT_GONE
             return None
         except TwofoldError as error:
-            return context.refused(error)
+            return asked.refused(error)
         except Exception as error:
-            return context.refused(internal_error(context.record.request_id, error))
+            return asked.refused(internal_error(asked.record.request_id, error))
 
 
 def internal_error(request_id: str, error: Exception) -> TwofoldError:

@@ -84,7 +84,7 @@ async def estimate(asked: EndpointRequest) -> EstimateReply:
         raise BusyError(f"The model {served.names[0]} is {served.state}.", retry_after_s=RETRY_S, hint=hint)
     async with asked.lease(request.model) as model:
         jobs = await asked.work(model.name, partial(request.prepare, model.facts))
-        (job,) = services.admission.tiered(asked.context, request.tier, jobs)
+        (job,) = services.admission.tiered(asked, request.tier, jobs)
         try:
             async with asyncio.timeout(FORECAST_S):
                 forecast = await model.forecast(job)
@@ -108,7 +108,7 @@ def _reply(
     if forecast.queue_s is not None and forecast.prefill_s is not None and forecast.tpot_s is not None:
         ttft_s = forecast.queue_s + forecast.prefill_s
         e2e_s = ttft_s + forecast.tpot_s * max(output - 1, 0)
-        estimates.expect(asked.context.caller.id, model, job.token_ids, ttft_s)
+        estimates.expect(asked.caller.id, model, job.token_ids, ttft_s)
     measured = estimates.error(model)
     usage = TokenUsage(fresh=prompt - forecast.cached, cached=forecast.cached, output=output)
     seconds = None if e2e_s is None else e2e_s - (forecast.queue_s or 0.0)
@@ -126,7 +126,7 @@ def _reply(
         e2e_s=e2e_s,
         error=forecast.error if measured is None else measured,
         error_of="ttft" if measured is not None else None if forecast.error is None else "steps",
-        cost=_cost(accounting, model, asked.context.record.tier, usage, seconds, forecast.running + 1),
+        cost=_cost(accounting, model, asked.record.tier, usage, seconds, forecast.running + 1),
         at_prices=[
             ReferenceCost(model=name, currency=bill.currency, total=float(bill.total)) for name, bill in bills.items()
         ]

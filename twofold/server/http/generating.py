@@ -8,6 +8,7 @@ from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.anthropic.stream import MessageEvent
 from twofold.api.base import DialectRequest, GeneratedReply, ReplyHead
 from twofold.api.body import Schema
+from twofold.api.compression import Compressible
 from twofold.api.ollama.replies import OllamaChatReply, OllamaGenerateReply
 from twofold.api.ollama.requests import (
     OllamaChatRequest,
@@ -67,8 +68,14 @@ NEXT: Final = {**MODEL, "previous_response_id": "$response.body#/id", "input": "
 
 async def _kept_alive(asked: EndpointRequest, request: OllamaGenerating) -> OllamaGenerating:
     """Sets how long the model stays loaded afterwards, if the key has admin rights: this affects all callers."""
-    if asked.context.caller.admin:
-        asked.context.keep_alive_s = request.keep_alive_s
+    if asked.caller.admin:
+        asked.keep_alive_s = request.keep_alive_s
+    return request
+
+
+async def _compressed(asked: EndpointRequest, request: Compressible) -> Compressible:
+    """Compresses the messages that the request names."""
+    await asked.services.runner.compress(asked, request)
     return request
 
 
@@ -83,7 +90,7 @@ async def _read_by(asked: EndpointRequest, request: CompressRequest) -> Compress
 async def _continued(asked: EndpointRequest, request: ResponsesRequest) -> ResponsesRequest:
     """Adds the stored conversation that a request continues."""
     if request.previous_response_id is not None:
-        asked.context.size = max(asked.context.size, LONG_HISTORY)  # the conversation that it continues may be long
+        asked.size = max(asked.size, LONG_HISTORY)  # the conversation that it continues may be long
     return await asked.services.stores.responses.known(asked.tenant, request)
 
 
@@ -114,7 +121,7 @@ def _generates(
 OPENAI: Final = (
     _generates(
         "/v1/chat/completions",
-        Generating(ChatRequest),
+        Generating(ChatRequest, (_compressed,)),
         "createChatCompletion",
         "Completes a chat.",
         rules.CHAT,
@@ -154,7 +161,7 @@ OPENAI: Final = (
     ),
     _generates(
         COMPRESSING,
-        Generating(CompressRequest, _read_by),
+        Generating(CompressRequest, (_read_by,)),
         "compress",
         "Returns a text without the sentences that surprise the model least, or of which a question says least; "
         "unchanged if that takes longer than it saves.",
@@ -164,7 +171,7 @@ OPENAI: Final = (
 )
 RESPONSE: Final = _generates(
     "/v1/responses",
-    Generating(ResponsesRequest, _continued, _keep),
+    Generating(ResponsesRequest, (_continued,), _keep),
     "createResponse",
     "Completes a turn of a conversation, and stores it unless store is false.",
     rules.RESPONSE,
@@ -185,7 +192,7 @@ RESPONSE: Final = _generates(
 )
 MESSAGE: Final = _generates(
     "/v1/messages",
-    Generating(MessagesRequest),
+    Generating(MessagesRequest, (_compressed,)),
     "createMessage",
     "Completes a conversation.",
     rules.MESSAGES,
@@ -200,7 +207,7 @@ MESSAGE: Final = _generates(
 OLLAMA: Final = (
     _generates(
         "/api/chat",
-        Generating(OllamaChatRequest, _kept_alive),
+        Generating(OllamaChatRequest, (_kept_alive, _compressed)),
         "ollamaChat",
         "Completes a chat; without messages it loads the model.",
         (*rules.OLLAMA, rules.TEMPLATE),
@@ -214,7 +221,7 @@ OLLAMA: Final = (
     ),
     _generates(
         "/api/generate",
-        Generating(OllamaGenerateRequest, _kept_alive),
+        Generating(OllamaGenerateRequest, (_kept_alive,)),
         "ollamaGenerate",
         "Completes a prompt, or fills in the text before a suffix; without either it loads the model.",
         rules.OLLAMA_TEXT,
@@ -227,7 +234,7 @@ OLLAMA: Final = (
     ),
     _generates(
         "/api/embed",
-        Generating(OllamaEmbedRequest, _kept_alive),
+        Generating(OllamaEmbedRequest, (_kept_alive,)),
         "ollamaEmbed",
         "Returns vectors of texts.",
         rules.OLLAMA_EMBEDDING,
@@ -235,7 +242,7 @@ OLLAMA: Final = (
     ),
     _generates(
         "/api/embeddings",
-        Generating(OllamaEmbeddingRequest, _kept_alive),
+        Generating(OllamaEmbeddingRequest, (_kept_alive,)),
         "ollamaEmbedOne",
         "Returns a vector of one text; /api/embed replaces it.",
         rules.OLLAMA_EMBEDDING,

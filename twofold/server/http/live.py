@@ -238,13 +238,13 @@ async def watch_engine(asked: EndpointRequest) -> EndpointResponse:
     """Streams what a model's engine does: steps, sequences, latencies, and blocks of the KV cache.
 
     Raises ParameterError, ModelNotFoundError, and BusyError for too many streams."""
-    query, caller = asked.query, asked.context.caller
+    query, caller = asked.query, asked.caller
     hz = _number(query.get("hz"), "hz", 1, MAX_HZ, MAX_HZ)
     blocks = bool(_number(query.get("blocks"), "blocks", 0, 1, 0))
     model = asked.services.registry.find(query.get("model"), exactly=True)
-    asked.context.record.model = model.names[0]
+    asked.record.model = model.names[0]
     viewer = Viewer(None if caller.sees == "all" else caller.tenant, caller.cache_salt)
-    watcher = LiveWatcher(model, viewer, 1 / hz, blocks, caller.tenant, asked.context.source)
+    watcher = LiveWatcher(model, viewer, 1 / hz, blocks, caller.tenant, asked.source)
     stream = asked.services.live.open(watcher, asked.receive)
     pieces = stream if asked.scope["method"] == "GET" else None
     return EndpointResponse(pieces=pieces, content_type=b"text/event-stream", headers=UNBUFFERED)

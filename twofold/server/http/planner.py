@@ -112,7 +112,7 @@ async def price(asked: EndpointRequest) -> EndpointResponse:
 async def create_plan(asked: EndpointRequest) -> PlanJobReply:
     """Starts to look for the cheapest configurations that serve traffic, as twofold plan does."""
     values = _values(await asked.read(PlanRequest.read))
-    return asked.services.plans.create(asked.tenant, asked.context.source, values)
+    return asked.services.plans.create(asked.tenant, asked.source, values)
 
 
 @get("/v1/twofold/plans/{plan_id}")
@@ -129,7 +129,7 @@ async def delete_plan(asked: EndpointRequest) -> PlanDeleted:
 
 
 async def _answer(asked: EndpointRequest, task: str, values: Values) -> EndpointResponse:
-    work = asyncio.create_task(asked.services.planner.run(asked.context.source, task, values))
+    work = asyncio.create_task(asked.services.planner.run(asked.source, task, values))
     if not await done_before_disconnect(work, asked.receive):
         raise ClientGoneError
     return EndpointResponse(work.result())

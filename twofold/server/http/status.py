@@ -73,7 +73,7 @@ async def get_metrics(asked: EndpointRequest) -> EndpointResponse:
     """Returns metrics for Prometheus.
 
     Of those by tenant, only the series of the caller's tenant, unless its key may see all."""
-    tenant = None if asked.context.caller.metrics == "all" else asked.tenant
+    tenant = None if asked.caller.metrics == "all" else asked.tenant
     page = await asked.services.metrics.read(asked.headers.get("accept", ""), tenant)
     return EndpointResponse(body=page.body, content_type=page.content_type.encode())
 

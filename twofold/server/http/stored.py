@@ -134,7 +134,7 @@ async def get_file_content(asked: EndpointRequest) -> EndpointResponse:
 @post("/v1/batches", failures=(429,), body=BatchOrder, rules=(rules.INPUT_FILE,), links=FOLLOW[:2])
 async def create_batch(asked: EndpointRequest) -> BatchReply:
     """Starts to run a file of requests."""
-    return await asked.services.stores.batches.create(asked.tenant, await asked.body(), key=asked.context.caller.id)
+    return await asked.services.stores.batches.create(asked.tenant, await asked.body(), key=asked.caller.id)
 
 
 @get("/v1/batches", parameters=page(MAX_LISTED), rules=(rules.AFTER,))
