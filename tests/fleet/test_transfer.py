@@ -123,7 +123,7 @@ def test_fetched_blocks_have_the_bits_of_computed_ones(
             assert fetched.metrics.record.stalls[WaitReason.FETCHING] > 0
             assert WaitReason.FETCHING not in computed.metrics.record.stalls
             assert bits(fetched) == bits(computed)
-            assert second.route(fetched).fetched == second.fetched
+            assert second.served(fetched).fetched == second.fetched
             for number in range(2):  # another tenant, on both replicas
                 output, route = await run(model, prompt("another"), f"another{number}")
                 assert (route.fetched is None) == (number == 0)

@@ -103,8 +103,14 @@ class Dispatch(Generic[R]):
         self.streams[request_id] = stream
         self.leases.open(request_id)
         entry = self._entries[request_id] = self.line.entry(request)
-        self.line.add(entry)
-        self.assign()
+        replica = None if self._suspects else self.line.only(entry)
+        if replica is None:
+            self.line.add(entry)
+            self.assign()
+            return stream
+        entry.choice, entry.placed_at = Choice(replica.number, "the only replica"), entry.arrival
+        with self._alone(stream):
+            self._grant(entry, replica)
         return stream
 
     def close(self, stream: RequestStream, whole: bool) -> None:

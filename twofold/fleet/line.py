@@ -169,6 +169,13 @@ class WaitingLine(Generic[R]):
         if any(each is not None for each in limits):
             self._limits.put(request_id, entry.arrival + min(each for each in limits if each is not None))
 
+    def only(self, entry: WaitingRequest) -> R | None:
+        """The replica, if there is one alone that takes the request at once: then it need not wait to be placed."""
+        if len(self._replicas) != 1 or self.requests or self.prefixes is not None:
+            return None
+        (replica,) = self._replicas.values()
+        return replica if replica.usable and replica.takes(entry.tenant) else None
+
     def remove(self, request_id: str) -> WaitingRequest | None:
         """The request does not wait any more; None if it did not."""
         entry = self.requests.pop(request_id, None)

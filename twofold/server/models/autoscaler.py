@@ -212,12 +212,12 @@ def _open(fleet: Fleet, ended: list[PastRequest]) -> Iterator[PastRequest]:
     """The requests in progress, which are expected to get as many tokens as those that ended."""
     usual = round(fmean(each.output for each in ended)) if ended else OUTPUT
     for stream in fleet.requests.streams.values():
-        request, handle = stream.request, stream.handle
-        params, tier = request.params, "default" if handle.served is None else handle.served.tier
+        request, choice, record = stream.request, stream.route.choice, stream.reader.record
+        params, tier = request.params, "default" if record is None else record.tier
         sampled = isinstance(params, SamplingParams)
         most = params.max_tokens if isinstance(params, SamplingParams) and params.max_tokens else usual
         output = max(stream.delivered.tokens, min(most, usual)) if sampled else 1
-        cached = 0 if handle.choice is None else handle.choice.cached or 0
+        cached = 0 if choice is None else choice.cached or 0
         many = request.completions
         yield from _sequences(request.arrived, len(request.token_ids), cached, output * many, many, tier)
 
