@@ -152,3 +152,27 @@ def test_start_up_imports_little() -> None:
     code = f"import sys, twofold.cli.main; sys.exit(str({heavy} & sys.modules.keys() or ''))"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.stderr.strip() == ""
+
+
+def test_a_run_imports_what_it_needs(variables: Mapping[str, str], tiny: Path) -> None:
+    """Start-up is modules: those of grammars, downloads, versions and the planner's texts are for others."""
+    command = [sys.executable, "-X", "importtime", "-m", "twofold", "run", "-m", str(tiny), "-n", "1", "in the"]
+    run = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, env=variables, text=True, check=True, timeout=PATIENCE
+    )
+    lines = (line for line in run.stderr.splitlines() if line.startswith("import time:"))
+    loaded = [line.rpartition("|")[2].strip() for line in lines]
+    for name in (
+        "llguidance",
+        "importlib.metadata",
+        "email",
+        "huggingface_hub",
+        "tomllib",
+        "jinja2",
+        "rich",
+        "asyncio",
+        "http",
+    ):
+        assert not [each for each in loaded if each == name or each.startswith(f"{name}.")], name
+    assert 100 < sum(each.startswith("twofold") for each in loaded) < 205
+    assert len(loaded) < 575, len(loaded)

@@ -16,7 +16,7 @@ from twofold.core.record import WaitReason
 from twofold.core.request import EngineRequest
 from twofold.engine.engine import Engine
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import OutputGrammar
+from twofold.engine.grammar.form import OutputGrammar
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 FORM = SamplingParams(temperature=0, max_tokens=9, structured_outputs=StructuredOutputsParams(choice=["the", "hello"]))

@@ -15,7 +15,7 @@ from tests.engine.conftest import VOCAB, MakeLLM
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import OutputGrammar
+from twofold.engine.grammar.form import OutputGrammar
 from twofold.engine.grammar.thinking import ThinkingConstraint, completion_constraint
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt

@@ -42,7 +42,7 @@ def test_gains_of_speculation_are_those_of_the_document(text: str) -> None:
 @pytest.mark.parametrize("lever", LEVERS)
 def test_explain(lever: str) -> None:
     found = explain(scene("llama-3-8b", "epyc-9654", Case(prompt=2000, output=300)))
-    (outcome,) = (each for each in found.levers if each.lever == lever)
+    (outcome,) = (each for each in found.document.levers if each.lever == lever)
     assert outcome.why or outcome.gains
     assert outcome.benchmark == benchmark(lever, "prose")
     text = " ".join(" ".join(lines(found, width=400)).split())
@@ -52,7 +52,7 @@ def test_explain(lever: str) -> None:
 @pytest.mark.parametrize("lever", LEVERS)
 def test_plan(lever: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It offers the levers that it was not told to try, each with its gain or the reason why it would not pay."""
-    choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False)
+    choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunks="2048", split=False)
     options: dict[str, Any] = {"simulate": False, "traffic": TrafficOptions(rate=1.0), "choice": choice}
     plan(model="llama-3-8b", hardware="h100", **options)
     text = capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_a_plan_that_has_a_lever_says_what_benchmarks_measured(
     draft: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     choice = ChoiceOptions(
-        tp="1", weights="stored", kv="q8", chunk="2048", split=False, text="code", draft=draft, drafts="1"
+        tp="1", weights="stored", kv="q8", chunks="2048", split=False, text="code", draft=draft, drafts="1"
     )
     plan(
         model="llama-3-8b", hardware="h100", simulate=False, traffic=TrafficOptions(rate=0.2), choice=choice, json=True

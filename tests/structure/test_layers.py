@@ -37,13 +37,13 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "api": frozenset({"msgspec", "orjson"}),
     "api.batch": frozenset({"msgspec", "orjson"}),
     "observe": frozenset({"rich", "structlog", "prometheus_client", "opentelemetry"}),
-    "planner": frozenset({"genai_prices", "numpy", "orjson"}),
+    "planner": frozenset({"genai_prices", "msgspec", "numpy", "orjson"}),
     "bench": frozenset({"msgspec", "numpy", "orjson", "rich", "tokenizers"}),
     "bench.load": frozenset({"numpy", "orjson"}),
     "bench.phases": frozenset({"numpy", "orjson", "rich"}),
     "fleet": frozenset({"blake3", "cryptography", "msgspec"}),
     "server": frozenset({"h11", "msgspec", "orjson", "python_multipart", "starlette", "uvicorn"}),
-    "cli": frozenset({"cyclopts", "orjson", "prompt_toolkit", "rich"}),
+    "cli": frozenset({"cyclopts", "msgspec", "orjson", "prompt_toolkit", "rich"}),
 }
 """What a room may import that neither Python nor Twofold brings; a room that is not listed, nothing."""
 

@@ -93,9 +93,11 @@ def rich_console(*, stderr: bool = False) -> Console:
 
 
 def print_json(value: object) -> None:
+    """Prints plain data, or a document that is declared as a ``msgspec.Struct``."""
     import orjson  # noqa: PLC0415 - start-up time
+    from msgspec import to_builtins  # noqa: PLC0415
 
-    write_out(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    write_out(orjson.dumps(value, default=to_builtins, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def print_lines(lines: Iterable[str]) -> None:

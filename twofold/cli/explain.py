@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
+from twofold.bench.draw.chart import Chart
 from twofold.bench.draw.form import duration
 from twofold.bench.draw.svg import svg as draw
 from twofold.bench.draw.terminal import plot
 from twofold.cli.console import note, print_json, print_lines, write_file, write_out
-from twofold.cli.hardware import HERE, local_machine
+from twofold.cli.hardware import LocalNames
 from twofold.cli.options import LIST, Json
-from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
-from twofold.core.kv_layout import find_kv_format
-from twofold.core.model import ModelSpec
-from twofold.planner.count.setting import PLAIN, Setting
+from twofold.core.errors import AccessError, NotFoundError, ParameterError
 from twofold.planner.explain import report
-from twofold.planner.explain.lever import Assumptions
-from twofold.planner.explain.picture import roofline
-from twofold.planner.explain.scenario import Goal, Observed, UniformScenario
+from twofold.planner.explain.question import ExplainQuestion
+from twofold.planner.explain.scenario import Goal, Observed
 from twofold.planner.explain.sources import DocumentFields, read_observed
-from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import engine_setting
-from twofold.planner.predict.request import Case
 from twofold.planner.predict.speculation import TextClass
-from twofold.planner.shapes.known import resolve_shape
 
 TIMEOUT_S: Final = 30.0
 RECORDS: Final = "/v1/twofold/requests/"
@@ -42,7 +35,7 @@ MIN_WIDTH, MAX_WIDTH = 80, 120
 
 @Parameter(name="*", group="Scenario")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatOptions:
+class ScenarioOptions:
     """A model on a machine, and the sizes of a request. With a source, sizes default to those of its request."""
 
     model: Annotated[
@@ -81,24 +74,6 @@ class WhatOptions:
         Parameter(name=("--kv", "--kv-cache-dtype"), help="KV cache format, such as q8, k8v4 or fp8 (default: bf16)."),
     ] = None
 
-    def how(self, base: Setting = PLAIN) -> Setting:
-        """``base`` with the KV format and tensor-parallel size of the flags."""
-        kv = base.kv if self.kv is None else find_kv_format(self.kv)
-        return replace(base, tp=self.tp, kv=kv)
-
-    def case(self, like: Case | None = None) -> Case:
-        """The sizes of the flags; others are from ``like``, or else 512 prompt and 128 output tokens."""
-        given = {
-            "prompt": self.input_tokens,
-            "output": self.output_tokens,
-            "cached": self.cached,
-            "concurrency": self.batch,
-            "chunk": self.chunk,
-            "loaded": self.loaded,
-        }
-        base = like or Case(prompt=512, output=128)
-        return replace(base, **{name: value for name, value in given.items() if value is not None})
-
 
 @Parameter(name="*", group="Levers")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,22 +99,14 @@ class LeverOptions:
     scorer: Annotated[
         str | None, Parameter(help="Model that scores prompts for compression (default: a much smaller one).")
     ] = None
-    lever: Annotated[
-        list[str] | None, LIST, Parameter(help="Lever to apply first, by its name in the list; repeatable.")
+    levers: Annotated[
+        list[str] | None,
+        LIST,
+        Parameter(name="--lever", help="Lever to apply first, by its name in the list; repeatable."),
     ] = None
     shared: Annotated[
         float, Parameter(help="Share of the uncached prompt that a prefix cache or a store could hold.")
     ] = 0.5
-
-    def assumptions(self) -> Assumptions:
-        return Assumptions(
-            text=self.text,
-            acceptance=self.acceptance,
-            draft=self.draft_cost,
-            keeps=self.keep,
-            scorer=None if self.scorer is None else resolve_shape(self.scorer),
-            shared=self.shared,
-        )
 
 
 def explain(
@@ -158,7 +125,7 @@ def explain(
     api_key: Annotated[str | None, Parameter(help="API key of the server.")] = None,
     svg: Annotated[Path | None, Parameter(help="Write the roofline as SVG.")] = None,
     json: Json = False,
-    what: WhatOptions = WhatOptions(),
+    scenario: ScenarioOptions = ScenarioOptions(),
     levers: LeverOptions = LeverOptions(),
 ) -> None:
     """Explain where a request's time goes, and what would make it faster."""
@@ -166,59 +133,21 @@ def explain(
     if source is not None and _is_url(source) and not _record_of(source, request)[1]:
         _list_requests(source, api_key, json=json)
         return
-    found = _explanation(source, request, api_key, what, levers)
+    fields = asdict(scenario) | asdict(levers)
+    top = fields.pop("top")
+    question = ExplainQuestion(**fields)
+    observed = None if source is None else _read(source, request, api_key, levers.goal)
+    explanation = question.answer(LocalNames(), observed)
+    chart = explanation.chart
     if svg is not None:
-        _draw(found, svg)
+        _draw(chart, svg)
     if json:
-        print_json(report.data(found))
+        print_json(explanation.document)
         return
     width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
-    print_lines(report.lines(found, levers=levers.top, width=width))
-    if found.scenario is not None:
-        write_out("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")
-
-
-def _explanation(
-    source: str | None, request: str | None, api_key: str | None, what: WhatOptions, levers: LeverOptions
-) -> report.Explanation:
-    if source is None:
-        if what.model is None:
-            raise ParameterError(
-                "There is nothing to explain.",
-                param="model",
-                hint="Name a model: twofold explain --model llama-3-70b --hardware h100 --tp 4, or give a record.",
-            )
-        scenario = _scenario(resolve_shape(what.model, what.weights), what, what.case())
-        return report.explain(scenario, None, levers.goal, levers.assumptions(), levers.lever or ())
-    seen = _read(source, request, api_key, levers.goal)
-    shape = _shape_of(seen, what)
-    if shape is None:
-        return report.explain(None, seen, levers.goal)
-    scenario = _scenario(shape, what, what.case(report.case_of(seen)))
-    return report.explain(scenario, seen, levers.goal, levers.assumptions(), levers.lever or ())
-
-
-def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
-    """The shape of --model, or else of the model in the record if --hardware is given; otherwise None."""
-    if what.model is not None:
-        return resolve_shape(what.model, what.weights)
-    if what.hardware is None or seen.model is None:
-        return None
-    try:
-        return resolve_shape(seen.model, what.weights)
-    except ModelNotFoundError as error:
-        raise ModelNotFoundError(
-            f"The model of the request, {seen.model!r:.80}, is not a known model.",
-            hint=f"Name it with --model. {error.hint}",
-        ) from None
-
-
-def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
-    if what.hardware is None or what.hardware == HERE:
-        here = local_machine(shape, what.model)
-        machine = here.machine.with_disk(what.disk_gbs)
-        return report.scenario_of(shape, machine, case, what.how(engine_setting()), here.fitted)
-    return report.scenario_of(shape, find_machine(what.hardware).with_disk(what.disk_gbs), case, what.how())
+    print_lines(report.lines(explanation, levers=top, width=width))
+    if chart is not None:
+        write_out("\n" + plot(chart, width=width) + "\n")
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
@@ -289,10 +218,9 @@ def _check_svg(svg: Path | None) -> None:
         )
 
 
-def _draw(found: report.Explanation, path: Path) -> None:
-    if found.scenario is None:
+def _draw(chart: Chart | None, path: Path) -> None:
+    if chart is None:
         raise ParameterError(
             "A roofline needs a model and a machine.", param="svg", hint="Name them with --model and --hardware."
         )
-    picture = roofline(found.scenario, found.waterfall)
-    write_file(path, draw(picture, height=SVG_HEIGHT, standalone=True) + "\n")
+    write_file(path, draw(chart, height=SVG_HEIGHT, standalone=True) + "\n")

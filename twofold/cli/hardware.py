@@ -1,28 +1,22 @@
-"""Machines named in flags: those of the table, and this one."""
+"""Models and machines named in flags: those of the tables, files, and this machine."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 from twofold.core.model import ModelSpec
-from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import Machine
-from twofold.planner.shapes.known import model_file
-
-if TYPE_CHECKING:
-    from twofold.planner.calibrate.here import LocalMachine
-
-HERE: Final = "this"
-"""The name of the machine that runs the command."""
+from twofold.planner.names import HERE, NamedMachine, Names
+from twofold.planner.shapes.known import model_file, resolve_shape
 
 
-def local_machine(shape: ModelSpec, model: str | None) -> LocalMachine:
-    """This machine running a model, which has that name in the command."""
-    from twofold.planner.calibrate.here import LocalMachine  # noqa: PLC0415 - imports the engine
+class LocalNames(Names):
+    """Also files of models, and this machine: as it was calibrated for the model, or else measured."""
 
-    return LocalMachine.of(shape, None if model is None else model_file(model))
+    def spec(self, model: str, weights: str | None = None) -> ModelSpec:
+        """Raises what ``resolve_shape`` raises."""
+        return resolve_shape(model, weights)
 
+    def machine(self, hardware: str, spec: ModelSpec, model: str | None) -> NamedMachine:
+        if hardware != HERE:
+            return super().machine(hardware, spec, model)
+        from twofold.planner.calibrate.here import named_here  # noqa: PLC0415 - imports the engine
 
-def named_machine(name: str, shape: ModelSpec, model: str | None) -> Machine:
-    """The machine of the table, or this one. Raises ParameterError for an unknown name."""
-    return local_machine(shape, model).machine if name == HERE else find_machine(name)
+        return named_here(spec, None if model is None else model_file(model))

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
 from twofold.bench.draw.svg import svg as draw
 from twofold.cli.bench.options import InputTokens, LengthOptions, OutputTokens, TraceOptions
 from twofold.cli.console import print_json, print_lines, write_file
-from twofold.cli.hardware import HERE, local_machine, named_machine
+from twofold.cli.hardware import LocalNames
 from twofold.cli.options import LIST, Json
 from twofold.core.errors import ParameterError, closest_match, describe_name
 from twofold.core.kv_layout import find_kv_format
-from twofold.core.values import ValueFormat, find_format
+from twofold.core.values import find_format
 from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import THIS_MACHINE, Machine
+from twofold.planner.names import HERE
 from twofold.planner.plan import fitting
-from twofold.planner.plan.plan import Choices
-from twofold.planner.plan.report import fit_document, fit_lines, frontier_chart, study_document, study_lines
-from twofold.planner.plan.search import Facts, nothing_found, search
-from twofold.planner.plan.traffic import Slo, Traffic
-from twofold.planner.predict.speculation import ACCEPTANCE, TextClass
-from twofold.planner.shapes.known import resolve_shape
+from twofold.planner.plan.document import PlanReply, fit_document
+from twofold.planner.plan.question import SAMPLES, STORED, PlanQuestion
+from twofold.planner.plan.report import fit_lines
+from twofold.planner.plan.traffic import PlanSlo
+from twofold.planner.predict.speculation import TextClass
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Load
-    from twofold.planner.calibrate.here import LocalMachine
     from twofold.planner.plan.tails import MakeLoad
 
-SAMPLES: Final = 4096
-"""Number of requests that represent a synthetic load."""
-STORED: Final = "stored"
 MLPERF: Final = "mlperf:"
 P99: Final = 0.99
 ATTAINMENT: Final = 0.9
@@ -66,10 +61,6 @@ class TrafficOptions(LengthOptions):
         lengths = self.lengths()
         return lambda rate, requests: LoadPlan(rate=rate, requests=requests, **lengths).load(prompt_history, 0)
 
-    def traffic(self, trace: TraceOptions, make: MakeLoad) -> Traffic:
-        """The traffic of the load at --rate, or else at the trace's own rate."""
-        return Traffic.of(make(self.rate or 0.0, SAMPLES if trace.trace is None else 0), self.rate)
-
 
 @Parameter(name="*", group="Choices")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +72,7 @@ class ChoiceOptions:
     )
     weights: Annotated[str, Parameter(help="Weight formats to try; stored is the model's own.")] = "stored,fp8,int4"
     kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV cache formats to try.")] = "bf16,fp8"
-    chunk: Annotated[
+    chunks: Annotated[
         str, Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Max tokens per step to try.")
     ] = "512,2048,8192"
     split: Annotated[bool, Parameter(help="Also try separate replicas for prefill and decode.")] = True
@@ -95,43 +86,12 @@ class ChoiceOptions:
     max_devices: Annotated[int, Parameter(help="Max devices in total.")] = 4096
     price: Annotated[list[str] | None, LIST, Parameter(help="NAME=DOLLARS per device and hour; repeatable.")] = None
 
-    def choices(self, models: str, hardware: str) -> tuple[Choices, LocalMachine | None]:
-        """Also this machine running the first of the models, if it is named.
-
-        Raises ParameterError and ModelNotFoundError for unknown names.
-        """
-        names, shapes = _parts(models), tuple(map(resolve_shape, _parts(models)))
-        here = local_machine(shapes[0], names[0]) if shapes and HERE in _parts(hardware) else None
-        draft = None if self.draft is None else resolve_shape(self.draft)
-        rate = self.acceptance
-        if rate is None and self.text is not None:
-            rate = float(ACCEPTANCE[self.text].lookup if draft is None else ACCEPTANCE[self.text].model)
-        found = Choices(
-            models=shapes,
-            machines=tuple(here.machine if here and name == HERE else find_machine(name) for name in _parts(hardware)),
-            tp=_numbers("tp", self.tp),
-            weights=tuple(map(_weights, _parts(self.weights))),
-            kv=tuple(map(find_kv_format, _parts(self.kv))),
-            chunks=_numbers("chunk", self.chunk),
-            split=self.split,
-            acceptance=rate,
-            drafts=_numbers("drafts", self.drafts),
-            draft=draft,
-            devices=self.max_devices,
-        )
-        return found, here
-
-    def prices(self, machines: tuple[Machine, ...]) -> dict[str, float]:
-        """Dollars per device and hour by machine name. Raises ParameterError for a machine not in --hardware."""
-        found = {}
-        for text in self.price or ():
-            name, _, value = text.rpartition("=")
-            here = next((each for each in machines if name == HERE and each.name == THIS_MACHINE), None)
-            machine = here or (find_machine(name) if name else machines[0])
-            if machine not in machines:
-                raise ParameterError(f"{machine.name} has a price but is not in --hardware.", param="price")
-            found[machine.name] = _price(value)
-        return found
+    def values(self, hardware: list[str]) -> dict[str, Any]:
+        """Fields of the question for machines of these names. Raises ParameterError for texts that are no lists."""
+        fields = asdict(self) | {"weights": _parts(self.weights), "kv": _parts(self.kv)}
+        for name, flag in (("tp", "tp"), ("chunks", "chunk"), ("drafts", "drafts")):
+            fields[name] = _numbers(flag, fields[name])
+        return fields | {"prices": _prices(fields.pop("price"), hardware)}
 
 
 @Parameter(name="*", group="Memory")
@@ -183,26 +143,17 @@ def plan(
     svg
         Write the chart of TPOT against cost as SVG.
     """
-    limits = read_slo(slo, attainment)
-    choices, here = choice.choices(model, hardware)
-    prices = choice.prices(choices.machines)
-    facts = Facts(prices=prices) if here is None else Facts(here.constants, prices)
+    models, machines, limits = _parts(model), _parts(hardware), read_slo(slo, attainment)
+    fields = choice.values(machines) | {"slo": limits, "show": show, "simulate": simulate}
     make = traffic.load(trace)
-    wanted = traffic.traffic(trace, make)
-    study = search(choices, wanted, limits, facts)
-    if study.plans and simulate:
-        from twofold.planner.plan.tails import simulated  # noqa: PLC0415
-
-        study = simulated(study, choices, wanted, limits, facts, make)
-    if not study.plans:
-        raise nothing_found(study, choices, wanted, limits, facts)
+    question = PlanQuestion(models=models, hardware=machines, rate=traffic.rate or 0.0, **fields)
+    answer = question.answer(LocalNames(), make, SAMPLES if trace.trace is None else 0)
     if svg is not None:
-        chart = frontier_chart(study, limits, priced=study.plans[0].cost is not None)
-        write_file(svg, draw(chart, standalone=True))
+        write_file(svg, draw(answer.chart(), standalone=True))
     if json:
-        print_json(study_document(study, wanted, limits, max(1, show)))
+        print_json(PlanReply.of(answer))
     else:
-        print_lines(study_lines(study, wanted, limits, max(1, show)))
+        print_lines(answer.lines())
 
 
 def fit(
@@ -212,7 +163,7 @@ def fit(
     context: Annotated[int | None, Parameter(name=("--context", "--max-model-len", "-c"))] = None,
     concurrency: Annotated[int, Parameter(name=("--concurrency", "--max-num-seqs"))] = 1,
     json: Json = False,
-    how: MemoryOptions = MemoryOptions(),
+    stored: MemoryOptions = MemoryOptions(),
 ) -> None:
     """Show whether a model fits in memory, up to which context and concurrency.
 
@@ -227,17 +178,18 @@ def fit(
     concurrency
         Concurrent sequences.
     """
-    shape = resolve_shape(model)
+    names = LocalNames()
+    spec = names.spec(model)
     question = fitting.Question(
-        shape=shape,
-        machine=named_machine(hardware, shape, model),
-        context=shape.context_length if context is None else context,
+        shape=spec,
+        machine=names.machine(hardware, spec, model).machine,
+        context=spec.context_length if context is None else context,
         concurrency=concurrency,
-        tp=how.tp,
-        weights=_weights(how.weights),
-        kv=find_kv_format(how.kv),
-        rows=how.rows,
-        share=how.share,
+        tp=stored.tp,
+        weights=None if stored.weights == STORED else find_format(stored.weights),
+        kv=find_kv_format(stored.kv),
+        rows=stored.rows,
+        share=stored.share,
     )
     found, others = fitting.fit(question), list(fitting.ways(question))
     if json:
@@ -246,7 +198,7 @@ def fit(
         print_lines(fit_lines(found, others))
 
 
-def read_slo(text: str, attainment: float | None) -> Slo:
+def read_slo(text: str, attainment: float | None) -> PlanSlo:
     """Parses limits, or mlperf: and a scenario. Raises ParameterError for invalid text and unknown scenarios."""
     from twofold.bench.metrics.goodput import SCENARIOS, Objectives  # noqa: PLC0415 - start-up time
 
@@ -259,31 +211,41 @@ def read_slo(text: str, attainment: float | None) -> Slo:
             hint = f"Did you mean {MLPERF}{close}?" if close else f"Known: {', '.join(known)}."
             raise ParameterError(f"MLPerf has no scenario {describe_name(name)}.", param="slo", hint=hint)
         share = P99 if attainment is None else attainment
-        return Slo(ttft=scenario.ttft_p99_s, tpot=scenario.tpot_p99_s, attainment=share)
+        return PlanSlo(ttft=scenario.ttft_p99_s, tpot=scenario.tpot_p99_s, attainment=share)
     limits = Objectives.parse(text)
     if limits.itl is not None:
         raise ParameterError(
             "itl is not supported: gaps between tokens are not predicted.", param="slo", hint="Limit ttft, tpot or e2e."
         )
     share = ATTAINMENT if attainment is None else attainment
-    return Slo(ttft=limits.ttft, tpot=limits.tpot, e2e=limits.e2e, attainment=share)
+    return PlanSlo(ttft=limits.ttft, tpot=limits.tpot, e2e=limits.e2e, attainment=share)
 
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
+def _numbers(name: str, text: str) -> list[int]:
     try:
-        return tuple(int(part) for part in _parts(text))
+        return [int(part) for part in _parts(text)]
     except ValueError:
         raise ParameterError(
             f"{describe_name(text)} is not a list of whole numbers.", param=name, hint="Write them with commas: 1,2,4."
         ) from None
 
 
-def _weights(name: str) -> ValueFormat | None:
-    return None if name == STORED else find_format(name)
+def _prices(texts: list[str] | None, hardware: list[str]) -> dict[str, float]:
+    """Dollars per device and hour by machine name. Raises ParameterError for a machine not in --hardware."""
+    known = [name if name == HERE else find_machine(name).name for name in hardware]
+    prices = {}
+    for text in texts or ():
+        name, _, value = text.rpartition("=")
+        name = name or "".join(hardware[:1])
+        machine = HERE if name == HERE in hardware else find_machine(name).name
+        if machine not in known:
+            raise ParameterError(f"{machine} has a price but is not in --hardware.", param="price")
+        prices[machine] = _price(value)
+    return prices
 
 
 def _price(text: str) -> float:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from twofold.cli.console import print_json, print_lines
-from twofold.cli.hardware import named_machine
+from twofold.cli.hardware import LocalNames
 from twofold.cli.options import FLAG, Json
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import find_kv_format
 from twofold.core.request import TimeToLive
-from twofold.observe.billing import MachinePrices
 from twofold.planner.count.crossover import Crossovers
 from twofold.planner.count.setting import Setting
-from twofold.planner.price.catalog import ApiModel, known_catalog
+from twofold.planner.price.catalog import Tier
+from twofold.planner.price.document import price_document
 from twofold.planner.price.lifetime import better_than, lifetime_document, lifetime_lines
-from twofold.planner.price.own import OwnMachines, hourly, own_cost
-from twofold.planner.price.workload import Compression, TracedCost, Workload, api_cost, traced_cost
-from twofold.planner.shapes.known import resolve_shape
+from twofold.planner.price.question import SIZES, OwnHardware, PriceQuestion
 
-DEFAULTS: Final[Mapping[str, float]] = {"input_tokens": 1000, "output_tokens": 300, "requests_per_day": 1000.0}
-TierName = Literal["default", "batch", "flex", "priority", "fast"]
+if TYPE_CHECKING:
+    from twofold.bench.load.trace import Trace
 
 
 @Parameter(name="*", group="Workload")
@@ -51,53 +46,36 @@ class WorkloadOptions:
         None
     )
     ttl: Annotated[TimeToLive, Parameter(help="Cache TTL.")] = "5m"
-    tier: Annotated[TierName, Parameter(help="Service tier.")] = "default"
+    tier: Annotated[Tier, Parameter(help="Service tier.")] = "default"
     batch: Annotated[bool, FLAG, Parameter(help="Use the batch tier.")] = False
     compress: Annotated[float | None, Parameter(help="Prompt compression ratio: report whether it pays off.")] = None
     compressor_price: Annotated[float, Parameter(help="Dollars per compressed prompt.")] = 0.0
 
     @property
-    def paid_tier(self) -> TierName:
+    def paid_tier(self) -> Tier:
         """The tier that is paid for. Raises ParameterError for --batch with another --tier."""
         if self.batch and self.tier not in ("default", "batch"):
             raise ParameterError("--batch implies the tier batch.", param="tier", hint="Remove --tier or --batch.")
         return "batch" if self.batch else self.tier
 
-    def given(self) -> dict[str, Any]:
-        """Fields of ``Workload`` that flags set."""
-        values = {
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "requests_per_day": self.requests_per_day,
-            "prefix_tokens": self.cached,
-            "session": self.session,
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-    def workload(self) -> Workload:
-        """Raises ParameterError if more tokens are cached than a prompt has."""
-        values = {**DEFAULTS, **self.given()}
-        if self.cached is not None and self.cached > values["input_tokens"]:
-            raise ParameterError(
-                f"--cached {self.cached:,} exceeds the {values['input_tokens']:,} tokens of a prompt.",
-                param="cached",
-                hint="Raise --input-tokens, which includes the cached tokens, or lower --cached.",
-            )
-        return Workload(**values, ttl=self.ttl, tier=self.paid_tier)
-
-    def traced(self, model: ApiModel, at: datetime) -> TracedCost | None:
-        """The cost of the trace, or None without one. Raises ParameterError if other flags describe requests too."""
-        if self.trace is None:
-            return None
-        from twofold.bench.load.trace import read_trace  # noqa: PLC0415
-
-        if self.given():
+    def values(self) -> dict[str, Any]:
+        """Fields of the question. Raises ParameterError for flags that contradict each other."""
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        if fields.pop("trace", None) and not fields.keys().isdisjoint(("cached", *SIZES)):
             raise ParameterError(
                 "A trace sets the lengths and shared prefixes of its requests.",
                 param="trace",
                 hint="Remove --trace, or the flags that describe requests.",
             )
-        return traced_cost(model, read_trace(self.trace), self.ttl, at, self.paid_tier)
+        del fields["batch"]
+        return fields | {"tier": self.paid_tier}
+
+    def read_trace(self) -> Trace | None:
+        if self.trace is None:
+            return None
+        from twofold.bench.load.trace import read_trace  # noqa: PLC0415 - start-up time
+
+        return read_trace(self.trace)
 
 
 @Parameter(name="*", group="Your own hardware")
@@ -126,30 +104,10 @@ class OwnOptions:
     years: Annotated[float, Parameter(help="Years of use.")] = 4.0
     busy_share: Annotated[float, Parameter(help="Utilization: share of hours that serve requests.")] = 1.0
 
-    def machines(self) -> OwnMachines | None:
-        """The machines, or None without --hardware. Raises ParameterError for unknown names and invalid values."""
-        if self.hardware is None:
-            return None
-        shape = resolve_shape(self.own_model, self.weights)
-        machine = named_machine(self.hardware, shape, self.own_model)
-        if not 0 < self.busy_share <= 1:
-            raise ParameterError(
-                f"--busy-share must be above 0 and at most 1, not {self.busy_share:g}.", param="busy_share"
-            )
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ParameterError(f"--batch-size must be at least 1, not {self.batch_size}.", param="batch_size")
-        paid = (self.price_per_hour, self.price_per_kwh, self.capital)
-        per_hour = machine.price if paid == (None, None, None) else self.price_per_hour
-        watts = machine.watts if self.watts is None and self.price_per_kwh is not None else self.watts
-        price = hourly(
-            _decimal(per_hour),
-            watts=_decimal(watts),
-            per_kwh=_decimal(self.price_per_kwh),
-            capital=_decimal(self.capital),
-            years=Decimal(repr(self.years)),
-        )
-        prices = MachinePrices(price, Decimal(repr(self.busy_share)))
-        return OwnMachines(shape, machine, prices, Setting(tp=self.tp, kv=find_kv_format(self.kv)), self.batch_size)
+    def question(self) -> OwnHardware | None:
+        """Machines to compare with; None without --hardware."""
+        fields = asdict(self)
+        return None if self.hardware is None else OwnHardware(model=fields.pop("own_model"), **fields)
 
 
 def price(
@@ -161,27 +119,18 @@ def price(
     own: OwnOptions = OwnOptions(),
 ) -> None:
     """Price a workload at an API, and on your own hardware."""
-    from twofold.planner.price import report  # noqa: PLC0415 - start-up time
-
-    machines, catalog, at = own.machines(), known_catalog(), datetime.now(UTC)
-    api_model, tier, ratio = catalog.find(model), workload.paid_tier, workload.compress
-    compression = None if ratio is None else Compression(ratio, workload.compressor_price)
-    traced = workload.traced(api_model, at)
-    requests = workload.workload() if traced is None else traced.workload(tier)
-    api = api_cost(api_model, requests, at)
-    per_request = float(api.per_request) if traced is None else traced.per_request  # of a trace: the mean
-    ours = None if machines is None else (machines, own_cost(machines, requests), per_request)
+    question = PriceQuestion(model=model, own=own.question(), **workload.values())
+    if workload.cached is not None and workload.cached > question.input_tokens:
+        raise ParameterError(
+            f"--cached {workload.cached:,} exceeds the {question.input_tokens:,} tokens of a prompt.",
+            param="cached",
+            hint="Raise --input-tokens, which includes the cached tokens, or lower --cached.",
+        )
+    answer = question.answer(LocalNames(), workload.read_trace())
     if json:
-        found = report.price_document(api, catalog, at, traced=traced, compression=compression, own=ours)
-        print_json(found)
-        return
-    lines = [*report.price_lines(api_model, catalog, requests.input_tokens, at, requests.tier)]
-    lines += report.api_lines(api, at) if traced is None else report.trace_lines(traced, api)
-    if compression is not None:
-        lines += report.compression_lines(api, compression)
-    if ours is not None:
-        lines += report.own_lines(*ours)
-    print_lines(lines)
+        print_json(price_document(answer))
+    else:
+        print_lines(answer.lines())
 
 
 def lifetime(
@@ -234,13 +183,11 @@ def crossover(
     cliff
         Context length above which an API charges more: report what that implies.
     """
-    shape = resolve_shape(model, weights)
-    found = Crossovers.of(shape, named_machine(hardware, shape, model), Setting(tp=tp, kv=find_kv_format(kv)), cliff)
+    names = LocalNames()
+    spec = names.spec(model, weights)
+    machine = names.machine(hardware, spec, model).machine
+    found = Crossovers.of(spec, machine, Setting(tp=tp, kv=find_kv_format(kv)), cliff)
     if json:
         print_json(found.document())
     else:
         print_lines(found.lines())
-
-
-def _decimal(number: float | None) -> Decimal | None:
-    return None if number is None else Decimal(repr(float(number)))

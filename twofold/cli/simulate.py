@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.cli.console import print_json, print_lines, write_file
-from twofold.cli.hardware import HERE
 from twofold.cli.options import BYTES, FLAG, Json, RouterFlag
 from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
@@ -22,6 +21,7 @@ from twofold.host.paths import CacheFolders
 from twofold.planner.count.setting import Setting
 from twofold.planner.explain.measured import benchmark
 from twofold.planner.machines.known import find_machine
+from twofold.planner.names import HERE
 from twofold.planner.predict.speculation import ACCEPTANCE, MAX_DRAFTS, TEXT_CLASSES, TextClass, text_of
 from twofold.planner.shapes.known import resolve_shape
 from twofold.planner.simulate.kv_store import simulated_store

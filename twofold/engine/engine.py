@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twofold.backends.base import ModelRunner
 from twofold.core.clock import Clock
@@ -31,8 +31,7 @@ from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import Observer, RequestMetrics
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions, TextOrTokens
 from twofold.core.step import SequenceOutcome, StepMasks, StepOutcome, StepPlan, TokenConstraint, TokenEvent
-from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import OutputGrammar
+from twofold.engine.grammar.form import OutputGrammar
 from twofold.engine.inputs import InputProcessor
 from twofold.engine.kv_files import KVFiles
 from twofold.engine.outputs import OutputDelta, RequestOutput
@@ -41,6 +40,9 @@ from twofold.engine.scheduler.report import step_report
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import SequenceState
 from twofold.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from twofold.engine.grammar.compile import GrammarCompiler
 
 
 class StepReporter:
@@ -178,7 +180,8 @@ class Engine:
         self._runner = runner
         self.scheduler = scheduler
         self._state = EngineState(scheduler, tokenizer, clock, stop_loops)
-        self._grammars = GrammarCompiler(tokenizer, tokenizer.eos_ids, vocab_size)
+        self._grammars: GrammarCompiler | None = None
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._inputs = InputProcessor(self._state, vocab_size=vocab_size, context=context, seed=seed)
         self._clock = clock
         self._overlap = overlap
@@ -206,7 +209,7 @@ class Engine:
     @property
     def masks_narrowed(self) -> int:
         """``GrammarCompiler.narrowed``."""
-        return self._grammars.narrowed
+        return 0 if self._grammars is None else self._grammars.narrowed
 
     def observe(self, observer: Observer) -> None:
         """Adds an observer, which gets the report of every step and every request from now on."""
@@ -377,7 +380,8 @@ class Engine:
         """Saves the prefix cache to the KV store, if there is one, and closes the compiler of grammars, with its
         processes. All requests must have ended."""
         self._save()
-        self._grammars.close()
+        if self._grammars is not None:
+            self._grammars.close()
 
     def _run(self, plan: StepPlan, overlap: Callable[[], None] | None) -> StepOutcome:
         try:
@@ -426,6 +430,10 @@ class Engine:
         params = request.params
         if not isinstance(params, SamplingParams) or params.structured_outputs is None:
             return None
+        if self._grammars is None:
+            from twofold.engine.grammar.compile import GrammarCompiler  # noqa: PLC0415 - start-up time
+
+            self._grammars = GrammarCompiler(self._tokenizer, self._tokenizer.eos_ids, self._vocab_size)
         return self._grammars.submit(params.structured_outputs, request.options.tenant)
 
     def _ready(self, waiting: _Compiling) -> None:

@@ -21,7 +21,7 @@ from twofold.core.request import (
     TextOrTokens,
 )
 from twofold.engine.beams import BeamSearch
-from twofold.engine.grammar.source import OutputGrammar
+from twofold.engine.grammar.form import OutputGrammar
 from twofold.engine.grammar.thinking import completion_constraint
 from twofold.engine.request import ActiveRequest, Embedding, EngineState, Generation
 from twofold.engine.scheduler.sequence import Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 PACKAGES: Final = ("numpy", "llvmlite", "tokenizers", "llguidance", "jinja2", "huggingface-hub", "starlette", "uvicorn")
@@ -29,6 +28,8 @@ def versions() -> dict[str, str]:
 
 
 def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - imports 24 modules
+
     try:
         return version(name)
     except PackageNotFoundError:

@@ -12,7 +12,7 @@ from tests.api.batch.folder import COMPLETIONS, EMBEDDINGS, Folder, line, prompt
 from tests.engine.conftest import MakeLLM
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import OutputGrammar
+from twofold.engine.grammar.form import OutputGrammar
 from twofold.engine.outputs import OutputDelta
 
 

@@ -14,8 +14,8 @@ from tests.engine.grammar.walks import FORMS
 from twofold.core.params import ThinkingParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.grammar.compile import GrammarCompiler
+from twofold.engine.grammar.form import OutputGrammar
 from twofold.engine.grammar.hosted import HostedConstraint
-from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import ThinkingConstraint
 
 Make = Callable[[], TokenConstraint]

@@ -21,7 +21,7 @@ from twofold.core.step import TokenConstraint
 from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar import hosted
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import OutputGrammar
+from twofold.engine.grammar.form import OutputGrammar
 from twofold.engine.grammar.wire import Advanced, Compile, Drop, FromHost, Masks, Pipe
 
 P = StructuredOutputsParams

@@ -20,8 +20,8 @@ from twofold.core.errors import ParameterError
 from twofold.core.json_formats import FORMATS
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar.compiled import COMPILE_WORK, CompiledGrammar
+from twofold.engine.grammar.form import MAX_LEVELS
 from twofold.engine.grammar.lexemes import MAX_DIGITS
-from twofold.engine.grammar.source import MAX_LEVELS
 from twofold.text.parsers.json_calls import HERMES
 
 WIDE: Final = 1_000

@@ -16,12 +16,12 @@ import pytest
 from tests.bench.report.runs import document, mixed
 from tests.planner.explain.test_sources import RUN, record
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.cli.explain import LeverOptions, WhatOptions, explain
+from twofold.cli.explain import LeverOptions, ScenarioOptions, explain
 from twofold.cli.main import main
 from twofold.core.errors import AccessError, FormatError, ModelNotFoundError, NotFoundError, ParameterError
 
 ROOT = Path(__file__).parents[3]
-H100 = WhatOptions(model="llama-3-8b", hardware="h100", input_tokens=1000, output_tokens=100, batch=4)
+H100 = ScenarioOptions(model="llama-3-8b", hardware="h100", input_tokens=1000, output_tokens=100, batch=4)
 HEAVY = (
     "numpy",
     "llvmlite",
@@ -35,8 +35,8 @@ CHARTS = ("twofold.bench", "twofold.bench.draw")
 """What explanations are drawn with."""
 START = """
 import sys
-from twofold.cli.explain import WhatOptions, explain
-explain(what=WhatOptions(model="llama-3-8b", hardware="h100"), json=sys.argv[1] == "json")
+from twofold.cli.explain import ScenarioOptions, explain
+explain(scenario=ScenarioOptions(model="llama-3-8b", hardware="h100"), json=sys.argv[1] == "json")
 print(*sys.modules, file=sys.stderr)
 """
 
@@ -49,18 +49,18 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: Any, **options: An
 
 
 def test_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
-    explain(what=H100)
+    explain(scenario=H100)
     out = capsys.readouterr().out
     assert out.startswith("llama-3-8b (bf16, KV bf16) on h100: 1,000 prompt tokens, 100 output tokens, concurrency 4\n")
     assert "Roofline of h100" in out
 
 
 def test_flags_of_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
-    what = WhatOptions(
+    scenario = ScenarioOptions(
         model="meta-llama/Llama-3-70B-Instruct", hardware="H200", input_tokens=4000, cached=1000, output_tokens=9,
         batch=2, chunk=512, tp=2, weights="int4", kv="fp8",
     )  # fmt: skip
-    found = explained(capsys, what=what, levers=LeverOptions(goal="ttft", acceptance=0.9))
+    found = explained(capsys, scenario=scenario, levers=LeverOptions(goal="ttft", acceptance=0.9))
     assert found["goal"] == "ttft"
     scenario = found["scenario"]
     assert scenario["words"] == (
@@ -79,56 +79,56 @@ def test_a_config_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture
     }  # fmt: skip
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    what = WhatOptions(model=str(path), hardware="l4")
-    assert explained(capsys, what=what)["scenario"]["hardware"] == "l4"
+    scenario = ScenarioOptions(model=str(path), hardware="l4")
+    assert explained(capsys, scenario=scenario)["scenario"]["hardware"] == "l4"
     del config["intermediate_size"]
     path.write_text(json.dumps(config))
     with pytest.raises(FormatError, match="'intermediate_size'"):
-        explain(what=what)
+        explain(scenario=scenario)
 
 
 def test_a_run_a_record_and_a_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "source.json"
     path.write_text(json.dumps(RUN))
     assert explained(capsys, str(path))["scenario"] is None
-    both = explained(capsys, str(path), what=WhatOptions(model="llama-3-8b", hardware="h100"))
+    both = explained(capsys, str(path), scenario=ScenarioOptions(model="llama-3-8b", hardware="h100"))
     assert both["scenario"]["input_tokens"] == 41
     assert both["phases"][2]["actual_s"] == 0.75
     assert both["phases"][2]["predicted_s"] != 0.75
     path.write_text(json.dumps(record()))
     assert explained(capsys, str(path))["title"].startswith("req_1: 41 prompt tokens")
     path.write_bytes(document(mixed(40), model="llama-3-8b").to_json())
-    bench = explained(capsys, str(path), request="p99", what=WhatOptions(hardware="h100"))
+    bench = explained(capsys, str(path), request="p99", scenario=ScenarioOptions(hardware="h100"))
     assert bench["title"].startswith("request ")
     assert bench["scenario"]["model"] == "llama-3-8b"
 
 
 def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "roofline.svg"
-    explain(what=H100, svg=path)
+    explain(scenario=H100, svg=path)
     assert path.read_text("utf-8").startswith("<svg ")
     assert f"Wrote {path}." in capsys.readouterr().err
     with pytest.raises(ParameterError, match="SVG"):
-        explain(what=H100, svg=tmp_path / "roofline.png")
+        explain(scenario=H100, svg=tmp_path / "roofline.png")
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "hint"),
+    ("scenario", "error", "hint"),
     [
-        (WhatOptions(), ParameterError, "--model"),
-        (WhatOptions(model="lama-3-8b", hardware="h100"), ModelNotFoundError, "'llama-3-8b'"),
-        (WhatOptions(model="llama-3-8b", hardware="h10"), ParameterError, "'h100'"),
-        (WhatOptions(model="llama-3-8b", hardware="h100", weights="int5"), ParameterError, "'int"),
-        (WhatOptions(model="llama-3-8b", hardware="h100", kv="f8"), ParameterError, "'fp8'"),
-        (WhatOptions(model="llama-3-70b", hardware="h100"), ParameterError, "--tp 2"),
-        (WhatOptions(model="smollm2-135m", hardware="h100", tp=2), ParameterError, "divides 9"),
-        (WhatOptions(model="llama-3-8b", hardware="h100", cached=512), ParameterError, None),
-        (WhatOptions(model="llama-3-8b", hardware="h100", chunk=0), ParameterError, None),
+        (ScenarioOptions(), ParameterError, "--model"),
+        (ScenarioOptions(model="lama-3-8b", hardware="h100"), ModelNotFoundError, "'llama-3-8b'"),
+        (ScenarioOptions(model="llama-3-8b", hardware="h10"), ParameterError, "'h100'"),
+        (ScenarioOptions(model="llama-3-8b", hardware="h100", weights="int5"), ParameterError, "'int"),
+        (ScenarioOptions(model="llama-3-8b", hardware="h100", kv="f8"), ParameterError, "'fp8'"),
+        (ScenarioOptions(model="llama-3-70b", hardware="h100"), ParameterError, "--tp 2"),
+        (ScenarioOptions(model="smollm2-135m", hardware="h100", tp=2), ParameterError, "divides 9"),
+        (ScenarioOptions(model="llama-3-8b", hardware="h100", cached=512), ParameterError, None),
+        (ScenarioOptions(model="llama-3-8b", hardware="h100", chunk=0), ParameterError, None),
     ],
 )
-def test_what_is_refused(what: WhatOptions, error: type[Exception], hint: str | None) -> None:
+def test_what_is_refused(scenario: ScenarioOptions, error: type[Exception], hint: str | None) -> None:
     with pytest.raises(error) as caught:
-        explain(what=what)
+        explain(scenario=scenario)
     if hint is not None:
         assert hint in str(getattr(caught.value, "hint", ""))
 
@@ -139,7 +139,7 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
     strange = tmp_path / "strange.json"
     strange.write_text(json.dumps({**RUN, "model": "mine"}))
     with pytest.raises(ModelNotFoundError, match="'mine'") as caught:
-        explain(str(strange), what=WhatOptions(hardware="h100"))
+        explain(str(strange), scenario=ScenarioOptions(hardware="h100"))
     assert "--model" in (caught.value.hint or "")
     with pytest.raises(ParameterError, match="needs a model and a machine"):
         explain(str(strange), svg=tmp_path / "r.svg")

@@ -114,14 +114,14 @@ def test_int8_and_int4_at_batch_1_gain_less_than_is_claimed() -> None:
 
 def test_codes_of_gguf_stay_codes_of_gguf() -> None:
     scenario = scene("smollm2-135m", "epyc-9654", ALONE)
-    assert lever("weights INT4", scenario).what.startswith("bf16 → Q4_0")
+    assert str(lever("weights INT4", scenario).what).startswith("bf16 → Q4_0")
     packed = scenario.having(shape=scenario.shape.stored_as(INT4))
     assert lever("weights INT8", packed).status == "in use"
 
 
 def test_narrow_arithmetic_needs_units_for_it() -> None:
-    assert "fp8" in lever("8-bit arithmetic", scene()).what
-    assert "int8" in lever("8-bit arithmetic", scene(machine="a100-80")).what
+    assert "fp8" in str(lever("8-bit arithmetic", scene()).what)
+    assert "int8" in str(lever("8-bit arithmetic", scene(machine="a100-80")).what)
     assert lever("8-bit arithmetic", scene(machine="m4-max")).status == "cannot"
     prompt = scene(case=Case(prompt=4000, output=1), by=BARE)
     assert lever("8-bit arithmetic", prompt, "ttft").gain("ttft") == pytest.approx(1.8, abs=0.2)
@@ -277,7 +277,7 @@ def test_a_smaller_model_is_of_the_same_family() -> None:
 
 def test_formats_stay_in_a_smaller_model() -> None:
     scenario = scene("llama-3-70b", tp=2)
-    packed = scenario.having(shape=scenario.shape.stored_as(INT4), how=Setting(tp=1))
+    packed = scenario.having(shape=scenario.shape.stored_as(INT4), setting=Setting(tp=1))
     found = lever("smaller model", packed)
     assert found.after is not None
     small = weight_bytes(find_shape("llama-3-8b").stored_as(INT4))

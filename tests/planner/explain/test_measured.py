@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planner.explain.scenes import scene
+from tests.planner.explain.scenes import data, scene
 from twofold.planner.explain.measured import measured_gain
-from twofold.planner.explain.report import data, explain, lines
+from twofold.planner.explain.report import explain, lines
 from twofold.planner.explain.scenario import Observed, ObservedDrafts, Phase
 from twofold.planner.predict.request import Case
 

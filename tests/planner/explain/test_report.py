@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
-from tests.planner.explain.scenes import ALONE, PLAIN, scene
+from tests.planner.explain.scenes import ALONE, PLAIN, data, scene
 from tests.planner.explain.test_sources import RUN, read
 from twofold.bench.draw.chart import Dots, Label
 from twofold.bench.draw.svg import svg
@@ -19,7 +20,7 @@ from twofold.bench.draw.terminal import plot
 from twofold.core.errors import ParameterError
 from twofold.planner.explain.levers import LEVERS
 from twofold.planner.explain.picture import roofline, roofline_points
-from twofold.planner.explain.report import case_of, data, explain, lines
+from twofold.planner.explain.report import explain, lines, requests_like
 from twofold.planner.explain.scenario import waterfall
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import BARE, EFFICIENT
@@ -83,7 +84,7 @@ def test_bars_follow_each_other() -> None:
 
 def test_measured_beside_predicted_in_lines() -> None:
     seen = read(RUN)
-    scenario = scene(case=case_of(seen))
+    scenario = scene(case=requests_like(seen))
     text = list(lines(explain(scenario, seen)))
     assert text[0] == "twofold run: 41 prompt tokens (3 cached), 38 output tokens"
     assert starting(text, "queue").split()[2:5] == ["100", "ms", "0"]
@@ -95,7 +96,7 @@ def test_measured_beside_predicted_in_lines() -> None:
 
 def test_a_measured_decode_of_one_token_has_no_parts() -> None:
     seen = replace(read(RUN), output=1)
-    text = list(lines(explain(scene(case=case_of(seen)), seen)))
+    text = list(lines(explain(scene(case=requests_like(seen)), seen)))
     assert "750 ms" in starting(text, "decode")
 
 
@@ -110,7 +111,7 @@ def finite(value: Any) -> bool:
 def test_as_data() -> None:
     found = explain(scene())
     plain = data(found)
-    assert json.loads(json.dumps(plain)) == plain
+    assert json.loads(json.dumps(plain)) == json.loads(msgspec.json.encode(found.document))
     assert finite(plain)
     assert plain["schema"] == "twofold.explain/1"
     assert [phase["name"] for phase in plain["phases"]] == ["queue", "prefill", "decode", "stalls"]

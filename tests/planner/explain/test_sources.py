@@ -18,7 +18,7 @@ from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
 from twofold.observe.served import FetchedBlocks, ServedHandover, ServedMove, ServedRoute
-from twofold.planner.explain.report import case_of, explain
+from twofold.planner.explain.report import explain, requests_like
 from twofold.planner.explain.scenario import Observed, waterfall
 from twofold.planner.explain.sources import read_observed
 from twofold.server.records import record_data
@@ -95,7 +95,7 @@ def test_drafts_and_loaded_tokens_of_a_record() -> None:
     found["prompts"][0]["stalls_s"]["loading"] = 0.05
     seen = read(found)
     assert (seen.drafts, seen.loaded, seen.load_s) == ((40, 30, -0.35), 20, 0.05)
-    case = case_of(seen)
+    case = requests_like(seen)
     assert (case.cached, case.loaded, case.fresh) == (12, 20, 9)
 
 
@@ -286,7 +286,7 @@ def test_any_change_to_a_document_is_read_or_refused(data: st.DataObject) -> Non
         inner = inner[key]
     try:
         seen = read(value)
-        case_of(seen)
+        requests_like(seen)
         explain(None, seen)
     except ParameterError:
         pass

@@ -8,7 +8,7 @@ from twofold.planner.machines.known import find_machine
 from twofold.planner.plan.evaluate import Candidate, StepModel
 from twofold.planner.plan.plan import Choices, Configuration, Speculation
 from twofold.planner.plan.search import Facts
-from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.plan.traffic import PlanSlo, Traffic
 from twofold.planner.predict.constants import constants_for
 from twofold.planner.shapes.known import find_shape
 
@@ -38,7 +38,7 @@ def model_of(configuration: Configuration, traffic: Traffic) -> StepModel:
     return StepModel.of(configuration, traffic, constants_for(configuration.machine, configuration.shape))
 
 
-def candidate(configuration: Configuration, traffic: Traffic, slo: Slo) -> Candidate:
+def candidate(configuration: Configuration, traffic: Traffic, slo: PlanSlo) -> Candidate:
     return Candidate(configuration, traffic, slo, *FACTS.of(configuration))
 
 

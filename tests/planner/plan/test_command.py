@@ -24,7 +24,7 @@ from twofold.core.values import FP8
 from twofold.planner.plan.commands import obstacle
 from twofold.planner.predict.speculation import ACCEPTANCE
 
-FEW = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False)
+FEW = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunks="2048", split=False)
 LIMITS = MachineLimits(
     "some processor", "any", 1, (ReadSpeed(32 << 20, 2e10),), 1e11, 5e10, "2026-01-01T00:00:00+00:00"
 )
@@ -76,7 +76,7 @@ def test_speculation_is_chosen_for_texts_that_repeat(capsys: pytest.CaptureFixtu
     """Its answers are the same bits, so the class of text alone allows it; and its plans are simulated."""
     found = {}
     for text in (None, "prose", "edit"):
-        choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False, text=text)
+        choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunks="2048", split=False, text=text)
         plan(model="llama-3-8b", slo="tpot=20ms", traffic=TrafficOptions(rate=12), choice=choice, json=True)
         found[text] = json.loads(capsys.readouterr().out)["plans"][0]
     assert found[None]["speculation"] is None
@@ -89,7 +89,7 @@ def test_speculation_is_chosen_for_texts_that_repeat(capsys: pytest.CaptureFixtu
 def test_smaller_keys_and_values_are_planned_where_they_are_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for kv in ("bf16", "bf16,q8,k8v4"):
-        choice = ChoiceOptions(tp="1", weights="stored", kv=kv, chunk="2048", split=False)
+        choice = ChoiceOptions(tp="1", weights="stored", kv=kv, chunks="2048", split=False)
         traffic = TrafficOptions(rate=6, input_tokens="6000", output_tokens="500")
         plan(
             model="llama-3.1-8b",
@@ -127,7 +127,7 @@ def test_a_plan_for_this_machine(
     monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
     monkeypatch.setattr(MachineProbe, "limits", lambda _self: LIMITS)
     model = str(tiny_gguf(TinyOptions()).path)
-    choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="512", split=False, price=["this=0.5"])
+    choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunks="512", split=False, price=["this=0.5"])
     traffic = TrafficOptions(rate=1, input_tokens="32", output_tokens="8")
     plan(model=model, hardware="this", slo="ttft=9s", traffic=traffic, choice=choice, json=True, simulate=False)
     (best,) = json.loads(capsys.readouterr().out)["plans"]
@@ -204,13 +204,13 @@ def test_lines_and_json_of_a_fit(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_price_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    priced = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False, price=["h100=2"])
+    priced = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunks="2048", split=False, price=["h100=2"])
     plan(model="llama-3-8b", traffic=SOME, choice=priced, json=True)
     assert json.loads(capsys.readouterr().out)["plans"][0]["dollars_per_hour"] == 2
 
 
 def test_a_plan_for_cpus_has_the_commands_that_serve_it(capsys: pytest.CaptureFixture[str]) -> None:
-    choice = ChoiceOptions(tp="1", weights="stored", kv="q8", chunk="512", split=False)
+    choice = ChoiceOptions(tp="1", weights="stored", kv="q8", chunks="512", split=False)
     for rate, nodes in ((0.3, 0), (8, 2)):
         traffic = TrafficOptions(rate=rate, input_tokens="1000", output_tokens="200")
         plan(
@@ -234,7 +234,7 @@ def test_a_plan_for_cpus_has_the_commands_that_serve_it(capsys: pytest.CaptureFi
 
 
 def test_a_plan_with_prefill_and_decode_apart_has_commands_with_roles(capsys: pytest.CaptureFixture[str]) -> None:
-    choice = ChoiceOptions(tp="1", weights="stored", kv="q8", chunk="512")
+    choice = ChoiceOptions(tp="1", weights="stored", kv="q8", chunks="512")
     traffic = TrafficOptions(rate=12, input_tokens="1000", output_tokens="200")
     model, machine, slo = "llama-3.2-1b", "epyc-9654", "ttft=3s,tpot=200ms"
     plan(model=model, hardware=machine, slo=slo, traffic=traffic, choice=choice, json=True, simulate=False)

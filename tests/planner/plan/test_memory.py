@@ -13,8 +13,9 @@ from twofold.core.values import FP8, INT4
 from twofold.planner.count.memory import BLOCK, ReplicaMemory, activation_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
+from twofold.planner.plan.document import fit_result_document
 from twofold.planner.plan.fitting import Question, fit, ways
-from twofold.planner.plan.report import fit_lines, fit_result_document
+from twofold.planner.plan.report import fit_lines
 from twofold.planner.shapes.known import find_shape
 
 

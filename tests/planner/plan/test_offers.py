@@ -14,13 +14,13 @@ from twofold.planner.explain.serving_levers import scorer_for
 from twofold.planner.plan.offers import offers
 from twofold.planner.plan.plan import CapacityPlan
 from twofold.planner.plan.search import search
-from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.plan.traffic import PlanSlo, Traffic
 from twofold.planner.predict.constants import constants_for
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.predict.steps import StepPredictor
 
 
-def planned(model: str, machine: str, traffic: Traffic, slo: Slo) -> CapacityPlan:
+def planned(model: str, machine: str, traffic: Traffic, slo: PlanSlo) -> CapacityPlan:
     asked = choices(model, machine, tp=(1,), weights=(None,), kv=(BF16,), chunks=(2048,), split=False)
     return search(asked, traffic, slo, FACTS).plans[0]
 
@@ -28,7 +28,7 @@ def planned(model: str, machine: str, traffic: Traffic, slo: Slo) -> CapacityPla
 def test_compression_by_hand() -> None:
     """Half of 8,000 prompt tokens are computed, after the smallest model has computed all of them with their logits."""
     traffic = steady(0.2, 8_000, 100)
-    found = planned("llama-3-70b", "b200", traffic, Slo(ttft=10.0, tpot=1.0))
+    found = planned("llama-3-70b", "b200", traffic, PlanSlo(ttft=10.0, tpot=1.0))
     (offer,) = (each for each in offers(found, traffic) if each.lever == "prompt compression")
     machine, shape = found.configuration.machine, found.configuration.shape
     by, batch = constants_for(machine, shape), max(1, round(found.batch))
@@ -52,7 +52,7 @@ def test_compression_by_hand() -> None:
 def test_compression_is_refused_where_scoring_costs_as_much() -> None:
     """The smallest known model has no smaller one to score for it."""
     traffic = steady(1.0, 500, 100)
-    found = planned("smollm2-135m", "l4", traffic, Slo(ttft=10.0, tpot=1.0))
+    found = planned("smollm2-135m", "l4", traffic, PlanSlo(ttft=10.0, tpot=1.0))
     (offer,) = (each for each in offers(found, traffic) if each.lever == "prompt compression")
     assert offer.after is None
     assert offer.words.startswith("prompt compression: does not pay. Scoring 500 tokens")
@@ -62,7 +62,7 @@ def test_layer_wise_keys_and_values_need_a_shortage_and_a_link() -> None:
     """A plan has room for its sequences, so no prompt waits for memory; a CPU has one memory."""
     for machine, why in (("h100", "no prompt waits for it"), ("epyc-9654", "one memory with its host")):
         traffic = steady(0.05, 500, 50)
-        found = planned("llama-3-8b", machine, traffic, Slo(ttft=60.0, tpot=2.0))
+        found = planned("llama-3-8b", machine, traffic, PlanSlo(ttft=60.0, tpot=2.0))
         (offer,) = (each for each in offers(found, traffic) if each.lever == "LayerKV")
         assert offer.after is None
         assert why in offer.why

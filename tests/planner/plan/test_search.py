@@ -14,10 +14,10 @@ from twofold.core.errors import ParameterError
 from twofold.core.values import BF16, FP8
 from twofold.planner.plan.plan import CapacityPlan, Count
 from twofold.planner.plan.search import Facts, SearchPoint, frontier, search, smallest_plan
-from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.plan.traffic import PlanSlo, Traffic
 from twofold.planner.predict.steps import StepPredictor
 
-SLO = Slo(ttft=1.0, tpot=0.05)
+SLO = PlanSlo(ttft=1.0, tpot=0.05)
 
 
 @settings(max_examples=25, deadline=None)
@@ -32,7 +32,7 @@ SLO = Slo(ttft=1.0, tpot=0.05)
 def test_one_replica_fewer_is_too_few(
     rate: float, prompt: int, output: int, tpot: float, ttft: float, split: bool
 ) -> None:
-    slo = Slo(ttft=ttft, tpot=tpot, attainment=0.9)
+    slo = PlanSlo(ttft=ttft, tpot=tpot, attainment=0.9)
     asked = candidate(configuration(split=split), steady(rate, prompt, output), slo)
     found = smallest_plan(asked, 4096)
     if not isinstance(found, CapacityPlan):
@@ -66,7 +66,7 @@ def test_no_estimate_is_below_the_floor(rate: float, prompt: int, output: int, s
 
 
 def test_more_load_is_never_faster() -> None:
-    slow = Slo(ttft=100, tpot=10)
+    slow = PlanSlo(ttft=100, tpot=10)
     times = []
     for rate in (1, 2, 4, 8, 12, 16):
         plan = candidate(configuration(), steady(rate), slow).plan(Count(1))
@@ -91,14 +91,14 @@ def test_plans_keep_the_limits_and_come_cheapest_first() -> None:
 
 
 def test_sure_plans_meet_the_limits_at_the_upper_end_of_the_error() -> None:
-    for plan in search(choices(), steady(40.0), Slo(tpot=0.02), FACTS).plans:
+    for plan in search(choices(), steady(40.0), PlanSlo(tpot=0.02), FACTS).plans:
         band = plan.tpot.band
         assert plan.sure == (None if band is None else band[1] <= 0.02), "int4 was not measured"
     assert all(plan.sure is None for plan in search(choices(), steady(40.0), SLO, FACTS).plans)
 
 
 def test_errors_that_were_not_measured_are_unknown() -> None:
-    study = search(choices("llama-3.2-1b", "xeon-8480", tp=(1,)), steady(0.5), Slo(tpot=0.5), FACTS)
+    study = search(choices("llama-3.2-1b", "xeon-8480", tp=(1,)), steady(0.5), PlanSlo(tpot=0.5), FACTS)
     assert study.plans
     assert all(plan.sure is None and plan.tpot.band is None for plan in study.plans)
 
@@ -132,15 +132,15 @@ def test_memory_forbids_what_does_not_fit() -> None:
 
 def test_prefix_caching_needs_fewer_devices() -> None:
     """Half of each prompt cached is half of the prefill."""
-    cold = search(choices(tp=(1,)), steady(60.0, 6000, 100), Slo(ttft=2.0), FACTS).plans[0]
-    warm = search(choices(tp=(1,)), steady(60.0, 6000, 100, cached=5000), Slo(ttft=2.0), FACTS).plans[0]
+    cold = search(choices(tp=(1,)), steady(60.0, 6000, 100), PlanSlo(ttft=2.0), FACTS).plans[0]
+    warm = search(choices(tp=(1,)), steady(60.0, 6000, 100, cached=5000), PlanSlo(ttft=2.0), FACTS).plans[0]
     assert warm.devices < cold.devices
 
 
 def test_long_prompts_with_a_tight_tpot_are_split() -> None:
     """If prompts delay decoding, separate replicas are cheaper (DistServe, Zhong et al. 2024)."""
     traffic = steady(20.0, 8000, 200)
-    slo = Slo(ttft=2.0, tpot=0.015, attainment=0.99)
+    slo = PlanSlo(ttft=2.0, tpot=0.015, attainment=0.99)
     best = search(choices(weights=(None,), kv=(BF16,), chunks=(8192,), tp=(1,)), traffic, slo, FACTS).plans[0]
     assert best.configuration.split
 

@@ -14,7 +14,7 @@ from twofold.fleet.routing.router import RoundRobin
 from twofold.planner.plan.plan import CapacityPlan, Count
 from twofold.planner.plan.search import PlanStudy, search
 from twofold.planner.plan.tails import BEST, LatencySamples, MakeLoad, simulated, simulated_plan
-from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.plan.traffic import PlanSlo, Traffic
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.fleet import simulate
 from twofold.planner.simulate.jobs import IndependentJobs, SimulatedJob, prompt_history
@@ -37,7 +37,7 @@ def loads(prompts: str, outputs: str) -> MakeLoad:
 @pytest.mark.parametrize("lengths", [("512", "128"), MIXED], ids=["equal", "mixed"])
 def test_estimates_are_near_what_a_simulation_shows(attainment: float, split: bool, lengths: tuple[str, str]) -> None:
     """At half of a replica's maximum rate; near it, no estimate from two moments predicts the queues."""
-    make, slo = loads(*lengths), Slo(ttft=9.0, tpot=9.0, attainment=attainment)
+    make, slo = loads(*lengths), PlanSlo(ttft=9.0, tpot=9.0, attainment=attainment)
     idle = candidate(configuration(split=split), Traffic.of(make(1.0, 4000), 1.0), slo)
     rate = 0.5 * (1 / idle.traffic.mean(idle.prompt_s) if split else idle.curve.max_rate)
     asked = candidate(configuration(split=split), Traffic.of(make(rate, 4000), rate), slo)
@@ -53,7 +53,7 @@ def test_estimates_are_near_what_a_simulation_shows(attainment: float, split: bo
 
 
 def test_the_best_plans_are_simulated_and_meet_the_limits() -> None:
-    make, slo = loads(*MIXED), Slo(ttft=0.5, tpot=0.03)
+    make, slo = loads(*MIXED), PlanSlo(ttft=0.5, tpot=0.03)
     traffic = Traffic.of(make(20.0, 4000), 20.0)
     asked = choices("llama-3-8b", "h100", weights=(None,), kv=(BF16,), tp=(1, 2))
     before = search(asked, traffic, slo, FACTS)
@@ -68,7 +68,7 @@ def test_the_best_plans_are_simulated_and_meet_the_limits() -> None:
 
 
 def test_a_plan_that_misses_limits_in_the_simulation_gets_more_replicas() -> None:
-    make, slo = loads(*MIXED), Slo(ttft=0.3, tpot=0.012)
+    make, slo = loads(*MIXED), PlanSlo(ttft=0.3, tpot=0.012)
     traffic = Traffic.of(make(20.0, 4000), 20.0)
     asked = choices("llama-3-8b", "h100", weights=(None,), kv=(BF16,), tp=(1,), chunks=(2048,), split=False)
     study = search(asked, traffic, slo, FACTS)
@@ -83,7 +83,7 @@ def test_a_plan_that_misses_limits_in_the_simulation_gets_more_replicas() -> Non
 
 
 def test_a_split_plan_that_misses_only_e2e_gets_more_decode_replicas() -> None:
-    make, slo = loads("512", "256"), Slo(e2e=3.0)
+    make, slo = loads("512", "256"), PlanSlo(e2e=3.0)
     asked = choices("llama-3-8b", "h100", weights=(None,), kv=(BF16,), tp=(1,), chunks=(2048,))
     own = candidate(configuration(split=True), Traffic.of(make(40.0, 4000), 40.0), slo)
     few = own.plan(Count(prefill=1, decode=1))
@@ -92,9 +92,9 @@ def test_a_split_plan_that_misses_only_e2e_gets_more_decode_replicas() -> None:
     assert found.count == Count(prefill=1, decode=2)
 
 
-@pytest.mark.parametrize("slo", [Slo(ttft=9.0), Slo(tpot=9.0), Slo(e2e=9.0)], ids=["ttft", "tpot", "e2e"])
+@pytest.mark.parametrize("slo", [PlanSlo(ttft=9.0), PlanSlo(tpot=9.0), PlanSlo(e2e=9.0)], ids=["ttft", "tpot", "e2e"])
 @pytest.mark.parametrize("output", [1, 16])
-def test_a_refused_request_is_infinitely_slow_and_misses_every_limit(slo: Slo, output: int) -> None:
+def test_a_refused_request_is_infinitely_slow_and_misses_every_limit(slo: PlanSlo, output: int) -> None:
     prompts = [64] * 5 + [5000] + [64] * 5
     jobs = [SimulatedJob(n, 0.1 * n, prompt, output, stream=n) for n, prompt in enumerate(prompts)]
     replica = FastReplica(setting_with(context=4000), linear)

@@ -10,7 +10,7 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.known import find_machine
 from twofold.planner.plan.search import search
-from twofold.planner.plan.traffic import Slo
+from twofold.planner.plan.traffic import PlanSlo
 from twofold.planner.predict.steps import Demand, StepPredictor
 from twofold.planner.shapes.known import find_shape
 
@@ -40,6 +40,6 @@ def test_a_long_prompt_is_expanded() -> None:
 def test_a_plan_does_not_refuse_what_is_possible() -> None:
     """Absorbed, the floor of such a prompt would be 1.33 s."""
     asked = choices("deepseek-v3", "h200", tp=(8,), weights=(FP8,), kv=(FP8,), chunks=(32_768,), split=False)
-    study = search(asked, steady(0.05, 32_000, 100), Slo(ttft=1.2), FACTS)
+    study = search(asked, steady(0.05, 32_000, 100), PlanSlo(ttft=1.2), FACTS)
     assert [each.bound for each in study.refusals] == ["alone"], "a server of today is too slow, the machine is not"
-    assert search(asked, steady(0.05, 32_000, 100), Slo(ttft=3.0), FACTS).plans
+    assert search(asked, steady(0.05, 32_000, 100), PlanSlo(ttft=3.0), FACTS).plans

@@ -15,8 +15,9 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.steps import Demand
 from twofold.planner.price.catalog import read_table
+from twofold.planner.price.document import own_document
 from twofold.planner.price.own import OwnCost, OwnMachines, hourly, own_cost
-from twofold.planner.price.report import own_document, own_lines
+from twofold.planner.price.report import own_lines
 from twofold.planner.price.workload import Workload, api_cost
 from twofold.planner.shapes.known import resolve_shape
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
+import msgspec
 import pytest
 
 from twofold.bench.draw.chart import Guide, Line
 from twofold.core.errors import ParameterError
 from twofold.planner.price.catalog import parse_table, read_table
+from twofold.planner.price.document import price_document
 from twofold.planner.price.report import (
-    api_document,
+    PriceAnswer,
     api_lines,
     caching_chart,
     compression_lines,
@@ -177,7 +180,7 @@ def test_the_lines_name_a_prefix_that_is_too_short() -> None:
 
 def test_the_document_has_the_same_figures() -> None:
     found = cost(replace(WORK, session=4))
-    document = api_document(found, TABLE, AT)
+    document: Any = msgspec.to_builtins(price_document(PriceAnswer(found, TABLE, AT)))
     assert document["cost"]["per_request"] == float(found.per_request)
     assert document["caching"]["miss_share"] == 0.25
     assert [each["ttl"] for each in document["options"]] == [None, "5m", "1h"]

@@ -11,14 +11,14 @@ from twofold.bench.load.replay import TracePart, TraceReplay, TraceScale
 from twofold.bench.load.trace import read_trace
 from twofold.core.errors import ParameterError
 from twofold.planner.machines.known import find_machine
-from twofold.planner.plan.traffic import Slo
+from twofold.planner.plan.traffic import PlanSlo
 from twofold.planner.shapes.known import resolve_shape
 from twofold.planner.simulate.figures import SimulatedFigures, figures
 from twofold.planner.simulate.jobs import Jobs, prompt_history
 from twofold.planner.simulate.scenario import Scenario
 from twofold.planner.simulate.setting import EngineSetting, groups_for
 
-SHAPE, MACHINE, SLO = resolve_shape("llama-3.1-8b"), find_machine("h100"), Slo(ttft=2.0, tpot=0.05, attainment=0.9)
+SHAPE, MACHINE, SLO = resolve_shape("llama-3.1-8b"), find_machine("h100"), PlanSlo(ttft=2.0, tpot=0.05, attainment=0.9)
 
 
 def scenario(router: str, replicas: int = 8, machine: str = "h100", error: float = 0.0) -> Scenario:

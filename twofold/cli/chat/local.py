@@ -33,7 +33,6 @@ from twofold.engine.outputs import RequestOutput
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
 from twofold.planner.count.memory import streamed_bytes
-from twofold.planner.explain.lines import explain_request
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
 from twofold.planner.predict.steps import StepPredictor
 
@@ -99,6 +98,8 @@ class LocalModel:
     def explain(self) -> list[str]:
         if self._last is None:
             return []
+        from twofold.planner.explain.lines import explain_request  # noqa: PLC0415 - start-up time
+
         metrics = self._last.metrics
         roofline = self._roofline or _measure_roofline(self._llm.loaded)
         drawn = draw_timeline(metrics, get_terminal_size().columns).splitlines()

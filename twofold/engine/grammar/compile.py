@@ -18,8 +18,8 @@ import msgspec
 
 from twofold.core.errors import ResourceError
 from twofold.core.params import StructuredOutputsParams
+from twofold.engine.grammar.form import OutputGrammar, form_of, impossible, portable
 from twofold.engine.grammar.hosted import ForkServer, GrammarHost, HostedGrammar, Inbox
-from twofold.engine.grammar.source import OutputGrammar, form_of, impossible, portable
 from twofold.engine.grammar.wire import Compile, described
 from twofold.text.tokenizers.tokenizer import Tokenizer
 

@@ -25,8 +25,9 @@ from twofold.core.errors import ParameterError, quoted
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
 from twofold.engine.grammar.emptiness import chooses, has_no_output, needed_parts, target_of
+from twofold.engine.grammar.form import TOO_DEEP, check_room, impossible, too_deep
 from twofold.engine.grammar.lexemes import Lexemes, parts_of, schemas_of
-from twofold.engine.grammar.source import TOO_DEEP, GrammarSource, impossible, too_deep
+from twofold.engine.grammar.source import GrammarSource
 from twofold.engine.grammar.vocabulary import TokenVocabulary
 
 Json: TypeAlias = Any
@@ -100,16 +101,6 @@ class CompiledGrammar:
         )
 
 
-def check_room(min_tokens: int, max_tokens: int) -> None:
-    """Raises ParameterError if the shortest known output is longer than ``max_tokens``."""
-    if max_tokens < min_tokens:
-        raise ParameterError(
-            f"The structured output needs at least {min_tokens} tokens; max_tokens is {max_tokens}.",
-            param="max_tokens",
-            hint=f"Set max_tokens to well above {min_tokens}.",
-        )
-
-
 def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
     """A matcher that has computed its first mask. Raises ParameterError for an impossible grammar."""
     limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)  # a state takes 1 to 2 KB
@@ -149,11 +140,6 @@ def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabu
 def unending(form: str, why: str) -> ParameterError:
     """The error for a grammar without an output."""
     return impossible(form, why, "Give recursive parts an alternative that ends; lower minimum counts.")
-
-
-def too_much(form: str, why: str) -> ParameterError:
-    """The error for a grammar that exceeds a limit."""
-    return impossible(form, why, "Make it smaller: fewer alternatives, properties, repetitions or levels.")
 
 
 def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:

@@ -26,12 +26,14 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.engine.grammar import wire
-from twofold.engine.grammar.compiled import CompiledGrammar, matched, path_of, prepared, too_much
+from twofold.engine.grammar.compiled import CompiledGrammar, matched, path_of, prepared
 from twofold.engine.grammar.completion import Path
 from twofold.engine.grammar.constraint import GrammarConstraint
+from twofold.engine.grammar.form import too_much
 from twofold.engine.grammar.source import grammar_source
 from twofold.engine.grammar.vocabulary import TokenVocabulary
-from twofold.engine.grammar.wire import Pipe, vocabulary_of
+from twofold.engine.grammar.wire import FORK, NUMBER, Pipe
+from twofold.text.tokenizers.encoder import PlainEncoder
 
 MEMORY: Final = 256 << 20
 """Bytes that a host may use in addition to the memory of the fork server."""
@@ -48,9 +50,6 @@ SLOW_STEP_S: Final = 0.02
 SLOW_NICENESS: Final = 19
 """Hosts that compile, and hosts that once took more processor time than SLOW_STEP_S for a token or a mask, have a lower
 priority than the engine. Other hosts have the engine's priority, since the engine waits for their masks."""
-FORK: Final = b"F"
-STATUS: Final = b"S"
-NUMBER: Final = 8
 
 
 @dataclass(slots=True)
@@ -240,6 +239,28 @@ def _reap(ended: dict[int, int]) -> None:
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             ended[found[0]] = found[1]
+
+
+class _ReceivedVocabulary:
+    """A ``TokenSource`` that another process described."""
+
+    def __init__(self, description: wire.Describe) -> None:
+        self.vocab_size = len(description.tokens)
+        self.special_ids = description.special_ids
+        self.bos_id = description.bos_id
+        self.strips_first_space = description.strips_first_space
+        self.token_bytes = description.tokens.__getitem__
+        self._encode = PlainEncoder.from_description(description.encoder).encode
+
+    def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        assert not add_special_tokens
+        assert not parse_special
+        return self._encode(text)
+
+
+def vocabulary_of(description: wire.Describe) -> TokenVocabulary:
+    """The vocabulary that a message describes."""
+    return TokenVocabulary(_ReceivedVocabulary(description), description.end_ids, description.size)
 
 
 def main() -> None:

@@ -22,9 +22,8 @@ from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import common_prefix
 from twofold.engine.grammar import wire
-from twofold.engine.grammar.compiled import check_room, too_much
-from twofold.engine.grammar.host import FORK, NUMBER, STATUS
-from twofold.engine.grammar.wire import Pipe
+from twofold.engine.grammar.form import check_room, too_much
+from twofold.engine.grammar.wire import FORK, NUMBER, STATUS, Pipe
 from twofold.host.env import quiet_child
 
 START_S: Final = 60.0

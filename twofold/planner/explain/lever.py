@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
-from twofold.planner.explain.scenario import PhaseName, ScenarioFigures, UniformScenario
+from twofold.planner.explain.scenario import Figures, PhaseName, UniformScenario
 from twofold.planner.predict.request import Prediction
 from twofold.planner.predict.speculation import TextClass
 
@@ -73,7 +73,7 @@ class Effect:
     def foreseen(self) -> Prediction:
         return self.prediction or self.scenario.prediction
 
-    def figures(self) -> ScenarioFigures:
+    def figures(self) -> Figures:
         return self.scenario.figures(self.foreseen, self.devices)
 
 

@@ -9,9 +9,10 @@ benchmarks measured of a lever, whose figures and conditions are in docs/levers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from twofold.api.body import ReplyObject
 from twofold.bench.draw.form import duration
 from twofold.planner.explain.scenario import Observed, UniformScenario
 from twofold.planner.explain.words import drafts_note, factor
@@ -29,43 +30,42 @@ BENCHMARKS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredGain:
+class MeasuredGain(ReplyObject):
     """``gain``: factor on the phase that the lever helps, above 1 is better; below 1 it cost time."""
 
     gain: float
     words: str
 
 
-def measured_gain(lever: str, scenario: UniformScenario, seen: Observed | None) -> MeasuredGain | None:
+def measured_gain(lever: str, scenario: UniformScenario, observed: Observed | None) -> MeasuredGain | None:
     """The gain of a lever in the request; None if it was not in use, or its gain cannot be known."""
-    if seen is None:
+    if observed is None:
         return None
     if lever == "speculation":
-        return _of_drafts(seen)
+        return _of_drafts(observed)
     if lever == "KV store":
-        return _of_loading(scenario, seen)
+        return _of_loading(scenario, observed)
     return None
 
 
-def _of_drafts(seen: Observed) -> MeasuredGain | None:
-    decode, drafts = seen.phases.get("decode"), seen.drafts
+def _of_drafts(observed: Observed) -> MeasuredGain | None:
+    decode, drafts = observed.phases.get("decode"), observed.drafts
     if drafts is None or decode is None or not decode.actual:
         return None
     gain = (decode.actual + drafts.saved_s) / decode.actual
     return MeasuredGain(gain, f"{drafts_note(*drafts, 'draft tokens')}: decode {factor(gain)}.")
 
 
-def _of_loading(scenario: UniformScenario, seen: Observed) -> MeasuredGain | None:
-    prefill = seen.phases.get("prefill")
-    if not seen.loaded or prefill is None or not prefill.actual:
+def _of_loading(scenario: UniformScenario, observed: Observed) -> MeasuredGain | None:
+    prefill = observed.phases.get("prefill")
+    if not observed.loaded or prefill is None or not prefill.actual:
         return None
-    case = replace(scenario.case, cached=max(0, seen.cached - seen.loaded), loaded=0)
+    case = replace(scenario.case, cached=max(0, observed.cached - observed.loaded), loaded=0)
     computed = sum(each.seconds(scenario.predictor.constants) for each in scenario.predictor.prefill(case))
     as_it_was = sum(each.seconds(scenario.predictor.constants) for each in scenario.predictor.prefill(scenario.case))
     saved = computed - as_it_was
-    gain = (prefill.actual + saved) / (prefill.actual + seen.load_s)
-    took = f"{seen.loaded:,} tokens were loaded in {duration(seen.load_s)}"
+    gain = (prefill.actual + saved) / (prefill.actual + observed.load_s)
+    took = f"{observed.loaded:,} tokens were loaded in {duration(observed.load_s)}"
     return MeasuredGain(
         gain, f"{took} in place of {duration(saved)} of computing, as predicted: prefill {factor(gain)}."
     )

@@ -7,9 +7,9 @@ batch size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from twofold.api.body import ReplyObject
 from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
 from twofold.bench.draw.form import number
 from twofold.core.values import Arithmetic
@@ -21,8 +21,7 @@ MIN_SHARE: Final = 0.02
 """Share of a phase's FLOPs below which an arithmetic has no roof."""
 
 
-@dataclass(frozen=True, slots=True)
-class RooflinePoint:
+class RooflineDot(ReplyObject):
     """A phase in the chart, for one device: FLOPs a byte (``intensity``) and FLOPs a second (``speed``)."""
 
     name: str
@@ -30,7 +29,7 @@ class RooflinePoint:
     speed: float
 
 
-def roofline_points(scenario: UniformScenario, fall: Waterfall) -> tuple[RooflinePoint, ...]:
+def roofline_points(scenario: UniformScenario, fall: Waterfall) -> tuple[RooflineDot, ...]:
     """The phases in the chart, as measured or else as predicted."""
     found = []
     works: dict[PhaseName, Work] = {"prefill": prefill_work(scenario), "decode": decode_work(scenario)}
@@ -42,20 +41,20 @@ def roofline_points(scenario: UniformScenario, fall: Waterfall) -> tuple[Rooflin
         elif name == "decode":
             flops, moved = flops * scenario.further, moved * scenario.further
         if flops and moved and phase.seconds > 0:
-            found.append(RooflinePoint(name, flops / moved, flops / phase.seconds))
+            found.append(RooflineDot(name, flops / moved, flops / phase.seconds))
     return tuple(found)
 
 
 def prefill_work(scenario: UniformScenario) -> Work:
     """The work of all steps of one prompt on one device."""
-    works = (step(scenario.shape, [rows], how=scenario.how) for rows in scenario.case.chunks())
+    works = (step(scenario.shape, [rows], how=scenario.setting) for rows in scenario.case.chunks())
     return sum(works, Work(()))
 
 
 def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
     """The work of one decode step on one device, halfway through the completions."""
     running = batch or scenario.predictor.batch(scenario.case)
-    return step(scenario.shape, [SequenceRows(1, scenario.case.halfway - 1)] * running, how=scenario.how)
+    return step(scenario.shape, [SequenceRows(1, scenario.case.halfway - 1)] * running, how=scenario.setting)
 
 
 def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:
@@ -90,7 +89,7 @@ def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:
     )
 
 
-def _words(scenario: UniformScenario, dots: tuple[RooflinePoint, ...]) -> str:
+def _words(scenario: UniformScenario, dots: tuple[RooflineDot, ...]) -> str:
     machine = scenario.predictor.machine
     reached = []
     for place in dots:

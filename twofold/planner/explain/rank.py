@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from twofold.api.body import ReplyObject
 from twofold.bench.draw.form import duration
 from twofold.core.errors import ParameterError, did_you_mean, quoted
 from twofold.planner.explain.lever import Assumptions, Effect, Lever, LeverRefusal
@@ -14,10 +15,10 @@ from twofold.planner.explain.measured import MeasuredGain, benchmark, measured_g
 from twofold.planner.explain.scenario import (
     GOALS,
     NAMES,
+    Figures,
     Goal,
     Observed,
     PhaseName,
-    ScenarioFigures,
     UniformScenario,
     prefill_parts,
     queue_of,
@@ -43,9 +44,8 @@ REASONS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of applying a lever.
+class LeverOutcome(ReplyObject):
+    """The outcome of applying a lever alone.
 
     gains     factors by goal, above 1 is better; for a lever in use, its present gains
     saves_s   seconds of the whole completion by phase; negative if a phase gets longer
@@ -55,11 +55,11 @@ class Outcome:
 
     lever: str
     status: Status
-    helps: tuple[PhaseName, ...]
-    what: str
-    gains: Mapping[Goal, float]
-    saves_s: Mapping[PhaseName, float]
-    after: ScenarioFigures | None
+    helps: Sequence[PhaseName]
+    what: str | None
+    gains: Mapping[str, float]
+    saves_s: Mapping[str, float]
+    after: Figures | None
     why: str
     costs: str
     measured: MeasuredGain | None = None
@@ -69,8 +69,7 @@ class Outcome:
         return self.gains.get(goal, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnedLever:
+class Turned(ReplyObject):
     """A lever that is turned, with ``what`` it changes; or ``why`` it cannot be turned here."""
 
     lever: str
@@ -96,52 +95,52 @@ class LeverStack:
     bare: UniformScenario
     scenario: UniformScenario
     now: Prediction
-    given: Assumptions
+    assumptions: Assumptions
     levers: tuple[Lever, ...] = ()
     devices: float | None = None
-    turned: tuple[TurnedLever, ...] = ()
+    turned: tuple[Turned, ...] = ()
     retimed: bool = False
 
     @classmethod
-    def of(cls, scenario: UniformScenario, given: Assumptions, levers: Sequence[Lever] = ()) -> LeverStack:
+    def of(cls, scenario: UniformScenario, assumptions: Assumptions, levers: Sequence[Lever] = ()) -> LeverStack:
         """Raises what a prediction raises."""
-        found: dict[str, TurnedLever] = {}
+        found: dict[str, Turned] = {}
         base, retiming = scenario, []
         for lever in levers:
-            result = lever.apply(base, base.prediction, given)
+            result = lever.apply(base, base.prediction, assumptions)
             if isinstance(result, LeverRefusal):
-                found[lever.name] = TurnedLever(lever.name, "", result.why)
+                found[lever.name] = Turned(lever.name, "", result.why)
             elif result.prediction is None:
-                base, found[lever.name] = result.scenario, TurnedLever(lever.name, result.what)
+                base, found[lever.name] = result.scenario, Turned(lever.name, result.what)
             else:
                 retiming.append((result.scenario is base, lever))
-        stack = cls(scenario, base, base.prediction, given, tuple(levers))
+        stack = cls(scenario, base, base.prediction, assumptions, tuple(levers))
         for _, lever in sorted(retiming, key=lambda each: each[0]):
             stack, found[lever.name] = stack._retimed_by(lever)
         return replace(stack, turned=tuple(found[lever.name] for lever in levers))
 
-    def _retimed_by(self, lever: Lever) -> tuple[LeverStack, TurnedLever]:
-        result = lever.apply(self.scenario, self.now, self.given)
+    def _retimed_by(self, lever: Lever) -> tuple[LeverStack, Turned]:
+        result = lever.apply(self.scenario, self.now, self.assumptions)
         if isinstance(result, LeverRefusal):
-            return self, TurnedLever(lever.name, "", result.why)
+            return self, Turned(lever.name, "", result.why)
         if self.retimed and result.scenario is not self.scenario:
-            return self, TurnedLever(lever.name, "", "Its times are not predicted together with those of the others.")
+            return self, Turned(lever.name, "", "Its times are not predicted together with those of the others.")
         more = replace(
             self, scenario=result.scenario, now=result.foreseen, devices=result.devices or self.devices, retimed=True
         )
-        return more, TurnedLever(lever.name, result.what)
+        return more, Turned(lever.name, result.what)
 
-    def figures(self) -> ScenarioFigures:
+    def figures(self) -> Figures:
         return self.scenario.figures(self.now, self.devices)
 
     def effect(self, lever: Lever) -> Effect | LeverRefusal:
         """The effect of one more lever."""
-        result = lever.apply(self.scenario, self.now, self.given)
+        result = lever.apply(self.scenario, self.now, self.assumptions)
         if isinstance(result, LeverRefusal) or not self.retimed:
             return result
         if result.scenario is self.scenario:
             return replace(result, prediction=result.prediction or self.now, devices=result.devices or self.devices)
-        more = LeverStack.of(self.bare, self.given, (*self.levers, lever))
+        more = LeverStack.of(self.bare, self.assumptions, (*self.levers, lever))
         if (refusal := more.turned[-1].why) != "":
             return LeverRefusal("cannot", refusal)
         return replace(result, scenario=more.scenario, prediction=more.now, devices=more.devices)
@@ -158,45 +157,52 @@ def find_levers(names: Sequence[str]) -> tuple[Lever, ...]:
     return tuple({name.lower(): known[name.lower()] for name in names}.values())
 
 
-def apply_all(stack: LeverStack, goal: Goal = "e2e", seen: Observed | None = None) -> tuple[Outcome, ...]:
+def apply_all(stack: LeverStack, goal: Goal = "e2e", observed: Observed | None = None) -> tuple[LeverOutcome, ...]:
     """Outcomes of the levers that are not turned: those that gain for the goal first, by their gain; with their gains
-    in ``seen``."""
+    in ``observed``."""
     before = stack.figures()
-    found = [
-        replace(
-            _outcome(lever, stack, before, goal),
-            measured=measured_gain(lever.name, stack.scenario, seen),
-            benchmark=benchmark(lever.name, stack.given.text),
-        )
-        for lever in LEVERS
-        if lever not in stack.levers
-    ]
+    found = [_outcome(lever, stack, before, goal, observed) for lever in LEVERS if lever not in stack.levers]
     return tuple(sorted(found, key=lambda each: (ORDER.index(each.status), *_rank(each, goal))))
 
 
-def _rank(outcome: Outcome, goal: Goal) -> tuple[float, float]:
+def _rank(outcome: LeverOutcome, goal: Goal) -> tuple[float, float]:
     """A sort key: by the goal's gain, or without one by the largest other gain."""
     gain = outcome.gain(goal)
     return (-gain if outcome.status == "gains" else 0.0, -max(outcome.gains.values(), default=0.0))
 
 
-def _outcome(lever: Lever, stack: LeverStack, before: ScenarioFigures, goal: Goal) -> Outcome:
+def _outcome(lever: Lever, stack: LeverStack, before: Figures, goal: Goal, observed: Observed | None) -> LeverOutcome:
     scenario, now = stack.scenario, stack.now
-    result = stack.effect(lever)
-    if isinstance(result, LeverRefusal):
-        gains = {} if result.without is None else _gains(result.without.figures(), before)
-        return Outcome(lever.name, result.status, lever.helps, "", gains, {}, None, result.why, lever.costs)
-    after = result.figures()
-    gains = _gains(before, after)
-    status: Status = "gains" if gains[goal] >= MIN_GAIN else "felt" if result.felt else "no gain"
-    parts = (_parts(scenario, now), _parts(result.scenario, result.foreseen))
-    reasons = (_reason(*parts, now.e2e, status == "gains"), result.why)
-    saves = _saves(*parts)
-    why = " ".join(filter(None, reasons if status != "felt" else reasons[1:]))
-    return Outcome(lever.name, status, lever.helps, result.what, gains, saves, after, why, lever.costs)
+    effect = stack.effect(lever)
+    saves: dict[str, float] = {}
+    if isinstance(effect, LeverRefusal):
+        status: Status = effect.status
+        gains = {} if effect.without is None else _gains(effect.without.figures(), before)
+        what, why, after = None, effect.why, None
+    else:
+        what, after = effect.what or None, effect.figures()
+        gains = _gains(before, after)
+        status = "gains" if gains[goal] >= MIN_GAIN else "felt" if effect.felt else "no gain"
+        parts = (_parts(scenario, now), _parts(effect.scenario, effect.foreseen))
+        reasons = (_reason(*parts, now.e2e, status == "gains"), effect.why)
+        saves = _saves(*parts)
+        why = " ".join(filter(None, reasons if status != "felt" else reasons[1:]))
+    return LeverOutcome(
+        lever=lever.name,
+        status=status,
+        helps=lever.helps,
+        what=what,
+        gains=gains,
+        saves_s=saves,
+        after=after,
+        why=why,
+        costs=lever.costs,
+        measured=measured_gain(lever.name, scenario, observed),
+        benchmark=benchmark(lever.name, stack.assumptions.text),
+    )
 
 
-def _gains(before: ScenarioFigures, after: ScenarioFigures) -> dict[Goal, float]:
+def _gains(before: Figures, after: Figures) -> dict[str, float]:
     return {goal: after.gain(before, goal) for goal in GOALS}
 
 
@@ -212,7 +218,7 @@ def _parts(scenario: UniformScenario, found: Prediction) -> dict[str, float]:
     return parts
 
 
-def _saves(before: Mapping[str, float], after: Mapping[str, float]) -> dict[PhaseName, float]:
+def _saves(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     return {
         phase: sum(before[part] - after[part] for part in before if part.split(" ", maxsplit=1)[0] == phase)
         for phase in NAMES

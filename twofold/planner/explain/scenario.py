@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, Self, get_args
 
+from twofold.api.body import NonNegativeInt, ReplyObject
 from twofold.bench.draw.form import duration
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
@@ -41,8 +42,7 @@ ROUNDING: Final = 1e-9
 NAMES: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
 
 
-@dataclass(frozen=True, slots=True)
-class ScenarioFigures:
+class Figures(ReplyObject):
     """Figures of a scenario, in seconds.
 
     tpot, gap   None for a completion of one token
@@ -58,14 +58,14 @@ class ScenarioFigures:
     gap: float | None
     throughput: float
     memory: float
-    sequences: int
+    sequences: NonNegativeInt
 
     @property
     def goals(self) -> tuple[Goal, ...]:
         """The goals that it has figures of."""
         return tuple(goal for goal in GOALS if getattr(self, goal) is not None)
 
-    def gain(self, before: ScenarioFigures, goal: Goal) -> float:
+    def gain(self, before: Figures, goal: Goal) -> float:
         """Factor of improvement over ``before``: above 1 is better for every goal."""
         now, then = getattr(self, goal), getattr(before, goal)
         if not now or not then:
@@ -80,11 +80,13 @@ class UniformScenario:
     predictor: Predictor
     case: Case
 
-    def having(self, *, shape: ModelSpec | None = None, how: Setting | None = None, case: Case | None = None) -> Self:
+    def having(
+        self, *, shape: ModelSpec | None = None, setting: Setting | None = None, case: Case | None = None
+    ) -> Self:
         """A copy with other values."""
         predictor = self.predictor
-        if shape is not None or how is not None:
-            predictor = replace(predictor, shape=shape or predictor.shape, how=how or predictor.how)
+        if shape is not None or setting is not None:
+            predictor = replace(predictor, shape=shape or predictor.shape, how=setting or predictor.how)
         return replace(self, predictor=predictor, case=case or self.case)
 
     @property
@@ -92,7 +94,7 @@ class UniformScenario:
         return self.predictor.shape
 
     @property
-    def how(self) -> Setting:
+    def setting(self) -> Setting:
         return self.predictor.how
 
     @property
@@ -108,11 +110,11 @@ class UniformScenario:
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights on one device."""
-        return weight_bytes(self.shape, self.how)
+        return weight_bytes(self.shape, self.setting)
 
     def kv_bytes(self, context: int) -> int:
         """Bytes of keys and values of one sequence on one device."""
-        return kv_bytes(self.shape, context, self.how)
+        return kv_bytes(self.shape, context, self.setting)
 
     @cached_property
     def sequences(self) -> int:
@@ -133,10 +135,10 @@ class UniformScenario:
         chunk = min(self.case.chunk or self.case.fresh, self.case.fresh)
         return steps.demand([(batch - 1, alone), (1, SequenceRows(chunk, self.case.prompt - chunk))]).seconds(by)
 
-    def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> ScenarioFigures:
+    def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> Figures:
         """Figures of this scenario with its own or another ``prediction`` and number of ``devices``."""
         found = prediction or self.prediction
-        return ScenarioFigures(
+        return Figures(
             ttft=found.ttft,
             tpot=found.tpot if self.further else None,
             e2e=found.e2e,
@@ -247,12 +249,12 @@ class Observed:
 
 
 def waterfall(
-    scenario: UniformScenario | None, seen: Observed | None = None, found: Prediction | None = None
+    scenario: UniformScenario | None, observed: Observed | None = None, found: Prediction | None = None
 ) -> Waterfall:
     """The phases of a scenario as predicted (by ``found``, if it is not the scenario's own prediction), of a request as
     measured, or both."""
     foreseen = {} if scenario is None else _foreseen(scenario, found or scenario.prediction)
-    measured = {} if seen is None else seen.phases
+    measured = {} if observed is None else observed.phases
     return Waterfall(tuple(_joined(foreseen.get(n, Phase(n)), measured.get(n, Phase(n))) for n in NAMES))
 
 
@@ -311,13 +313,13 @@ def _queue_words(scenario: UniformScenario, found: Prediction) -> str:
     return f"{ahead:.2g} other prompts first" if ahead else "until the running step ends"
 
 
-def _joined(foreseen: Phase, seen: Phase) -> Phase:
+def _joined(foreseen: Phase, observed: Phase) -> Phase:
     """A phase as it was measured, with its prediction."""
     return replace(
-        seen,
-        predicted=seen.predicted if foreseen.predicted is None else foreseen.predicted,
-        floor=foreseen.floor if seen.floor is None else seen.floor,
-        bound=foreseen.bound if seen.floor is None else seen.bound,
+        observed,
+        predicted=observed.predicted if foreseen.predicted is None else foreseen.predicted,
+        floor=foreseen.floor if observed.floor is None else observed.floor,
+        bound=foreseen.bound if observed.floor is None else observed.bound,
         parts=foreseen.parts,
-        why=seen.why or foreseen.why,
+        why=observed.why or foreseen.why,
     )

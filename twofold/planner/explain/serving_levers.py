@@ -90,16 +90,16 @@ def _drafts(
 
 def _kv_format(form: ValueFormat) -> ApplyLever:
     def apply(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
-        changed = scenario.having(how=replace(scenario.how, kv=form))
+        changed = scenario.having(setting=replace(scenario.setting, kv=form))
         context = scenario.case.halfway
         before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
         if after > ENOUGH * before:
             return LeverRefusal(
-                "in use", f"The KV cache is {scenario.how.kv.name}, which is not larger than {form.name}."
+                "in use", f"The KV cache is {scenario.setting.kv.name}, which is not larger than {form.name}."
             )
         then, now = scenario.sequences, changed.sequences
         return Effect(
-            f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
+            f"{scenario.setting.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
             changed,
             f"{now:,} such sequences fit in memory instead of {then:,}." if now > then else "",
         )

@@ -24,7 +24,7 @@ from twofold.core.errors import ParameterError
 from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.plan.plan import CapacityPlan, Configuration, Count, Estimate, PlanRefusal
-from twofold.planner.plan.traffic import Kind, Slo, Traffic
+from twofold.planner.plan.traffic import Kind, PlanSlo, Traffic
 from twofold.planner.predict.constants import Constants, Errors
 from twofold.planner.predict.queueing import Queue, quantile
 from twofold.planner.predict.request import ENTRY_STEPS
@@ -273,7 +273,7 @@ class Candidate:
 
     configuration: Configuration
     traffic: Traffic
-    slo: Slo
+    slo: PlanSlo
     constants: Constants
     errors: Errors
     price: float | None
@@ -487,7 +487,7 @@ class Candidate:
 def candidates(
     configurations: Iterator[Configuration],
     traffic: Traffic,
-    slo: Slo,
+    slo: PlanSlo,
     facts: Callable[[Configuration], tuple[Constants, Errors, float | None]],
 ) -> Iterator[Candidate | PlanRefusal]:
     """A candidate for each configuration, or a refusal if its devices cannot share the model."""

@@ -22,6 +22,8 @@ from twofold.planner.predict.speculation import tokens_a_turn
 TP: Final = (1, 2, 4, 8)
 WEIGHTS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
 KV: Final = (BF16, FP8)
+CHUNKS: Final = (512, 2048, 8192)
+DRAFTS: Final = (1, 3, 5)
 """Default choices. In WEIGHTS, None means the weight format of the model's file."""
 MAX_KEPT: Final = 0.98
 """Share of the stored bytes below which another format is a choice."""
@@ -109,10 +111,10 @@ class Choices:
     tp: tuple[int, ...] = TP
     weights: tuple[ValueFormat | None, ...] = WEIGHTS
     kv: tuple[ValueFormat, ...] = KV
-    chunks: tuple[int, ...] = (512, 2048, 8192)
+    chunks: tuple[int, ...] = CHUNKS
     split: bool = True
     acceptance: float | None = None
-    drafts: tuple[int, ...] = (1, 3, 5)
+    drafts: tuple[int, ...] = DRAFTS
     draft: ModelSpec | None = None
     devices: int = 4096
 

@@ -1,29 +1,22 @@
-"""Plans, and whether a model fits, as lines for a terminal and as plain data for JSON.
-
-Bytes are of each device, GB are 10⁹ bytes; a time without a bound is null."""
+"""Plans, and whether a model fits, as lines for a terminal. Bytes are of each device, GB are 10⁹ bytes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Mark, StepLine
 from twofold.bench.draw.form import duration, number, share
 from twofold.bench.draw.terminal import plot
 from twofold.core.units import count
-from twofold.planner.count.memory import DeviceMemory
 from twofold.planner.plan.commands import fleet_commands, obstacle
 from twofold.planner.plan.fitting import FitResult
-from twofold.planner.plan.offers import LeverOffer, offers
-from twofold.planner.plan.plan import CapacityPlan, Configuration, Estimate, PlanRefusal
+from twofold.planner.plan.offers import offers
+from twofold.planner.plan.plan import CapacityPlan, Estimate
 from twofold.planner.plan.search import PlanStudy, SearchPoint, measured_errors
-from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.plan.traffic import PlanSlo, Traffic
 from twofold.planner.predict.constants import error_words
 
-SCHEMA: Final = "twofold.plan/1"
-FIT_SCHEMA: Final = "twofold.plan-fit/1"
 COLUMNS = (
     "$/h",
     "$/M out",
@@ -41,141 +34,54 @@ COLUMNS = (
 WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "max context")
 
 
-def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Mapping[str, Any]:
-    """The ``shown`` cheapest plans, the frontier and its chart, and why other configurations were refused."""
-    best = study.plans[0] if study.plans else None
-    return {
-        "schema": SCHEMA,
-        "slo": asdict(slo),
-        "traffic": traffic_document(traffic),
-        "tried": study.tried,
-        "plans": [plan_document(plan) for plan in study.plans[:shown]],
-        "frontier": [asdict(point) for point in study.frontier],
-        "refusals": [_refusal(each) for each in study.refusals],
-        "offers": [_offer(each) for each in offers(best, traffic)] if best else [],
-        "chart": frontier_chart(study, slo, priced=best.cost is not None).document() if best else None,
-    }
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """Plans for traffic within objectives, at least one; the ``shown`` cheapest are described."""
+
+    study: PlanStudy
+    traffic: Traffic
+    slo: PlanSlo
+    shown: int
+
+    def chart(self) -> Chart:
+        """The frontier."""
+        return frontier_chart(self.study, self.slo, priced=self.study.plans[0].cost is not None)
+
+    def lines(self) -> Iterator[str]:
+        """The cheapest plans in a table, the reasons for the first one, and the frontier."""
+        plans, traffic, kinds = self.study.plans, self.traffic, self.traffic.kinds
+        yield (
+            f"{traffic.rate:g} requests/s, on average {traffic.mean(kind.prompt for kind in kinds):,.0f} prompt tokens "
+            f"({share(traffic.cached_share)} cached) and {traffic.mean(kind.output for kind in kinds):,.0f} output "
+            "tokens"
+        )
+        yield f"SLO: {self.slo}"
+        yield (
+            f"{count(self.study.tried, 'configuration')} tried; {len(plans):,} meet the SLO, counting those that "
+            "differ only in step size once. Cheapest first, then higher quality, then faster:"
+        )
+        yield ""
+        several = len({plan.configuration.shape.name for plan in plans}) > 1
+        yield from _table(COLUMNS, [_row(plan, several) for plan in plans[: self.shown]])
+        yield ""
+        best = plans[0]
+        yield f"About the first ({best.configuration.name}):"
+        yield from (f"  {reason}" for reason in best.reasons)
+        yield from (f"  {line}" for line in _split_lines(self.study))
+        yield from (f"  {line}" for line in _serving_lines(best))
+        yield "Levers that need your decision, for the mean request:"
+        yield from (f"  {offer.words}" for offer in offers(best, traffic))
+        yield error_words(measured_errors(best.configuration))
+        if best.source == "simulation":
+            met = f"the first met the SLO in {best.attained or 0.0:.1%} of requests"
+            yield f"~ marks estimates from means and variances. The others were simulated: {met}."
+        else:
+            yield "~ marks estimates from means and variances, without a simulation."
+        yield ""
+        yield plot(self.chart())
 
 
-def traffic_document(traffic: Traffic) -> Mapping[str, Any]:
-    """The rate, and means over requests."""
-    kinds = traffic.kinds
-    return {
-        "rate": traffic.rate,
-        "input_tokens": traffic.mean(kind.prompt for kind in kinds),
-        "cached_share": traffic.cached_share,
-        "output_tokens": traffic.mean(kind.output for kind in kinds),
-        "decode_context": traffic.context,
-        "longest_request": traffic.longest,
-    }
-
-
-def plan_document(plan: CapacityPlan) -> Mapping[str, Any]:
-    return {
-        **_configuration(plan.configuration),
-        **asdict(plan.count),
-        "devices": plan.devices,
-        "dollars_per_hour": plan.cost,
-        "dollars_per_million_output_tokens": plan.cost_per_million,
-        "source": plan.source,
-        "attained": plan.attained,
-        **{name: _estimate(each) for name, each in plan.estimates().items()},
-        "meets_with_error": plan.sure,
-        "batch": plan.batch,
-        "batch_limit": plan.batch_limit,
-        "prompt_share": plan.prompt_share,
-        "memory": room_document(plan.room) | {"kv_bytes_per_token": plan.token_bytes, "sequences": plan.sequences},
-        "reasons": list(plan.reasons),
-        "commands": list(fleet_commands(plan)),
-    }
-
-
-def room_document(room: DeviceMemory) -> dict[str, int]:
-    """Bytes by part of a device's memory."""
-    return {f"{name}_bytes": size for name, size in asdict(room).items()}
-
-
-def fit_document(found: FitResult, others: Iterable[FitResult]) -> Mapping[str, Any]:
-    """Whether a model fits as asked, and in other ways."""
-    return {"schema": FIT_SCHEMA, **fit_result_document(found), "ways": [fit_result_document(each) for each in others]}
-
-
-def fit_result_document(found: FitResult) -> Mapping[str, Any]:
-    asked = found.question
-    return {
-        "model": asked.shape.name,
-        "hardware": asked.machine.name,
-        "tp": asked.tp,
-        "weights": found.weights,
-        "kv": asked.kv.name,
-        "context": asked.context,
-        "concurrency": asked.concurrency,
-        "fits": found.fits,
-        "memory": room_document(found.room),
-        "needed_kv_bytes": found.needed,
-        "missing_bytes": found.missing,
-        "sequences": found.sequences,
-        "longest_context": found.longest,
-    }
-
-
-def _configuration(configuration: Configuration) -> Mapping[str, Any]:
-    speculation = configuration.speculation
-    return {
-        "model": configuration.shape.name,
-        "hardware": configuration.machine.name,
-        "tp": configuration.tp,
-        "weights": configuration.weights,
-        "kv": configuration.how.kv.name,
-        "chunk": None if configuration.split else configuration.chunk,
-        "split": configuration.split,
-        "speculation": speculation
-        and {
-            "drafts": speculation.drafts,
-            "acceptance": speculation.acceptance,
-            "draft": speculation.draft.name if speculation.draft else None,
-        },
-    }
-
-
-def _estimate(found: Estimate) -> Mapping[str, Any]:
-    band = found.band
-    return {
-        "mean_s": _bounded(found.mean),
-        "at_attainment_s": _bounded(found.at),
-        "floor_s": found.floor,
-        "low_s": band and _bounded(band[0]),
-        "high_s": band and _bounded(band[1]),
-    }
-
-
-def _refusal(refusal: PlanRefusal) -> Mapping[str, Any]:
-    found = {**_configuration(refusal.configuration), "bound": refusal.bound, "why": refusal.why}
-    if refusal.measure:
-        found |= {"measure": refusal.measure, "value_s": refusal.value, "limit_s": refusal.limit}
-    return found
-
-
-def _offer(offer: LeverOffer) -> Mapping[str, Any]:
-    """A lever that the first plan leaves out, with its times before and after; null where it would not pay."""
-    before, after = (
-        each and {"ttft_s": each.ttft, "tpot_s": each.tpot, "e2e_s": each.e2e} for each in (offer.before, offer.after)
-    )
-    return {
-        "lever": offer.lever,
-        "why": offer.why,
-        "condition": offer.condition,
-        "before": before,
-        "after": after,
-        "benchmark": offer.benchmark,
-    }
-
-
-def _bounded(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
-
-
-def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
+def frontier_chart(study: PlanStudy, slo: PlanSlo, *, priced: bool = True) -> Chart:
     """TPOT against cost of the Pareto front. ``priced``: cost is dollars an hour, else devices."""
     points = [(point.cost, point.tpot) for point in study.frontier]
     titles = [f"{point.name}, {point.count}" for point in study.frontier]
@@ -207,39 +113,6 @@ def _names(study: PlanStudy) -> Iterator[tuple[SearchPoint, str]]:
     labels = [" · ".join(word for word in words if word not in shared) for words in parts]
     for point, label in zip(met, labels, strict=True):
         yield point, label if labels.count(label) == 1 else f"{label} · {point.count}"
-
-
-def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
-    """The cheapest plans in a table, the reasons for the first one, and the frontier."""
-    kinds = traffic.kinds
-    yield (
-        f"{traffic.rate:g} requests/s, on average {traffic.mean(kind.prompt for kind in kinds):,.0f} prompt tokens "
-        f"({share(traffic.cached_share)} cached) and {traffic.mean(kind.output for kind in kinds):,.0f} output tokens"
-    )
-    yield f"SLO: {slo}"
-    yield (
-        f"{count(study.tried, 'configuration')} tried; {len(study.plans):,} meet the SLO, counting those that "
-        "differ only in step size once. Cheapest first, then higher quality, then faster:"
-    )
-    yield ""
-    several = len({plan.configuration.shape.name for plan in study.plans}) > 1
-    yield from _table(COLUMNS, [_row(plan, several) for plan in study.plans[:shown]])
-    yield ""
-    best = study.plans[0]
-    yield f"About the first ({best.configuration.name}):"
-    yield from (f"  {reason}" for reason in best.reasons)
-    yield from (f"  {line}" for line in _split_lines(study))
-    yield from (f"  {line}" for line in _serving_lines(best))
-    yield "Levers that need your decision, for the mean request:"
-    yield from (f"  {offer.words}" for offer in offers(best, traffic))
-    yield error_words(measured_errors(best.configuration))
-    if best.source == "simulation":
-        met = f"the first met the SLO in {best.attained or 0.0:.1%} of requests"
-        yield f"~ marks estimates from means and variances. The others were simulated: {met}."
-    else:
-        yield "~ marks estimates from means and variances, without a simulation."
-    yield ""
-    yield plot(frontier_chart(study, slo, priced=best.cost is not None))
 
 
 def _split_lines(study: PlanStudy) -> Iterator[str]:

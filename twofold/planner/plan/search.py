@@ -35,7 +35,7 @@ from twofold.planner.plan.plan import (
     Speculation,
     stored_as,
 )
-from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.plan.traffic import PlanSlo, Traffic
 from twofold.planner.predict.constants import Constants, Errors, constants_for, errors_for
 from twofold.planner.predict.speculation import text_of
 from twofold.planner.predict.steps import PART_WORDS
@@ -174,7 +174,7 @@ class PlanStudy:
     tried: int
 
 
-def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> PlanStudy:
+def search(choices: Choices, traffic: Traffic, slo: PlanSlo, facts: Facts) -> PlanStudy:
     """All plans that meet the limits. Raises ParameterError if costs cannot be compared without a price."""
     _check_prices(choices, facts)
     plans: list[CapacityPlan] = []
@@ -317,7 +317,7 @@ def _prefill(candidate: Candidate, limit: int) -> int:
     return _smallest(lambda n: enough(n, ttft), limit) or _smallest(lambda n: enough(n, None), limit) or 0
 
 
-def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> ParameterError:
+def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: PlanSlo, facts: Facts) -> ParameterError:
     """The error for a study without plans: the closest configuration, and configurations that meet the limits."""
     nearest = closest_refusal(study.refusals)
     counts = {bound: sum(each.bound == bound for each in study.refusals) for bound in BOUND_WORDS}
@@ -335,7 +335,7 @@ def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo
     return ParameterError(message, param="slo", hint=hint)
 
 
-def _devices_hint(configuration: Configuration, traffic: Traffic, slo: Slo, facts: Facts) -> str:
+def _devices_hint(configuration: Configuration, traffic: Traffic, slo: PlanSlo, facts: Facts) -> str:
     """The number of devices with which a configuration meets the limits."""
     plan = smallest_plan(Candidate(configuration, traffic, slo, *facts.of(configuration)), MAX_DEVICES)
     if isinstance(plan, PlanRefusal):
@@ -349,7 +349,7 @@ def closest_refusal(refusals: Sequence[PlanRefusal]) -> PlanRefusal:
     return min(refusals, key=lambda each: (-order.index(each.bound), each.value / each.limit if each.limit else 0.0))
 
 
-def alternatives(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Iterable[Configuration]:
+def alternatives(choices: Choices, traffic: Traffic, slo: PlanSlo, facts: Facts) -> Iterable[Configuration]:
     """Configurations that exceed no bound at low load, one for each model, machine and weight format: those most like
     the choices first, then the cheapest."""
     gpus = (machine for machine in known_machines().values() if machine.kind == "gpu")

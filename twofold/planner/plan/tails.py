@@ -18,7 +18,7 @@ from twofold.core.ranks import nearest_rank
 from twofold.planner.plan.evaluate import Candidate
 from twofold.planner.plan.plan import CapacityPlan, Choices, Count, Estimate
 from twofold.planner.plan.search import Facts, PlanStudy, by_cost, reasons
-from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.plan.traffic import PlanSlo, Traffic
 from twofold.planner.simulate.figures import Floats, per_token
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import Jobs
@@ -67,7 +67,7 @@ class LatencySamples:
         ascending = np.sort(self.times[name])
         return replace(before, mean=float(ascending.mean()), at=nearest_rank(ascending, share))
 
-    def attained(self, slo: Slo) -> float:
+    def attained(self, slo: PlanSlo) -> float:
         """The share of the requests that ended within all limits."""
         met = np.isfinite(self.times["e2e"])
         for name, limit in slo.limits():
@@ -76,7 +76,7 @@ class LatencySamples:
 
 
 def simulated(
-    study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts, make: MakeLoad
+    study: PlanStudy, choices: Choices, traffic: Traffic, slo: PlanSlo, facts: Facts, make: MakeLoad
 ) -> PlanStudy:
     """The study with its best few plans simulated; plans that the simulator does not support stay estimates."""
     estimated, done = list(study.plans), list[CapacityPlan]()

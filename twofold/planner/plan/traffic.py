@@ -6,15 +6,19 @@ because the longest prompts determine tails. A kind is the mean of its requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist, fmean
-from typing import Final
+from typing import Annotated, Final
 
+from msgspec import Meta
+
+from twofold.api.body import RequestObject
 from twofold.bench.load.base import MAX_RATE, Ask, Load, check_positive
 from twofold.core.errors import ParameterError
 from twofold.planner.simulate.jobs import prompt_tokens
 
+Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
 """Shares of the requests at which kinds begin and end."""
 
@@ -138,8 +142,7 @@ def _kind(requests: Sequence[tuple[int, int, int]], share: float) -> Kind:
     return Kind(share, prompt, min(cached, prompt - 1), max(1, output))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
+class PlanSlo(RequestObject, kw_only=True):
     """Maximum seconds of each measure; None: no limit.
 
     ttft        from arrival to the first token
@@ -148,10 +151,10 @@ class Slo:
     attainment  share of the requests that must meet all limits: 0.99 is P99
     """
 
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e: float | None = None
-    attainment: float = 0.9
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    e2e: Seconds | None = None
+    attainment: Annotated[float, Meta(ge=0.5, le=0.9999)] = 0.9
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.attainment < 1:
@@ -166,10 +169,8 @@ class Slo:
 
     def limits(self) -> Iterator[tuple[str, float]]:
         """The measures with a limit."""
-        for field in fields(self):
-            limit: float | None = getattr(self, field.name)
-            if field.name != "attainment" and limit is not None:
-                yield field.name, limit
+        limits = (("ttft", self.ttft), ("tpot", self.tpot), ("e2e", self.e2e))
+        return ((name, limit) for name, limit in limits if limit is not None)
 
     @property
     def deviations(self) -> float:

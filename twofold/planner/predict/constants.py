@@ -23,11 +23,9 @@ other than those fitted to, and of ``new`` models, none of whose runs were fitte
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from twofold.core.model import ModelSpec
@@ -242,5 +240,8 @@ def precision(form: ValueFormat) -> str:
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[Class, Mapping[str, Any]]:
+    import tomllib  # noqa: PLC0415 - start-up time of those that predict without errors
+    from importlib.resources import files  # noqa: PLC0415
+
     text = files("twofold.planner.predict").joinpath("errors.toml").read_text(encoding="utf-8")
     return {(each["kind"], each["generation"], each["precision"]): each for each in tomllib.loads(text)["class"]}

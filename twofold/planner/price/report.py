@@ -1,17 +1,16 @@
-"""What a workload costs, as lines for a terminal and as plain data for ``--json``. Amounts are dollars."""
+"""What a workload costs, and its lines for a terminal. Amounts are dollars."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from twofold.bench.draw.chart import Axis, Chart, Guide, Line, Mark
 from twofold.core.request import TTL_SECONDS
 from twofold.core.units import count
-from twofold.observe.billing import Bill
 from twofold.planner.predict.constants import constants_for, error_words, errors_for
 from twofold.planner.price.catalog import ApiModel, Catalog, Tier
 from twofold.planner.price.own import OwnCost, OwnMachines
@@ -29,10 +28,32 @@ from twofold.planner.price.workload import (
     miss_share,
 )
 
-SCHEMA: Final = "twofold.price/1"
 LABEL: Final = 18
 GAPS_S: Final = tuple(10 ** (n / 20) for n in range(81))
 """Gaps between requests in the chart: 1 s to 3 h."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceAnswer:
+    """A workload at an API; or a trace, whose mean request ``api`` is. ``own``: the same on own hardware, compared with
+    that many dollars of a request."""
+
+    api: ApiCost
+    catalog: Catalog
+    at: datetime
+    traced: TracedCost | None = None
+    compression: Compression | None = None
+    own: tuple[OwnMachines, OwnCost, float] | None = None
+
+    def lines(self) -> Iterator[str]:
+        """Lines for a terminal."""
+        api, at = self.api, self.at
+        yield from price_lines(api.model, self.catalog, api.workload.input_tokens, at, api.workload.tier)
+        yield from api_lines(api, at) if self.traced is None else trace_lines(self.traced, api)
+        if self.compression is not None:
+            yield from compression_lines(api, self.compression)
+        if self.own is not None:
+            yield from own_lines(*self.own)
 
 
 def dollars(amount: Decimal | float) -> str:
@@ -84,19 +105,19 @@ def api_lines(cost: ApiCost, at: datetime) -> Iterator[str]:
             f"{dollars(option.per_month)} per month",
             f"{option.miss_share:.1%} of requests write it" if cached else "",
         )
-    yield from (f"  {line}" for line in _cache_lines(cost))
+    yield from (f"  {line}" for line in cache_lines(cost))
     if workload.output_tokens:
         yield _half_line(cost.half_output_saves, cost.per_request)
-    yield from (f"  {line}" for line in _cliff_lines(cost, at))
+    yield from (f"  {line}" for line in cliff_lines(cost, at))
 
 
-def _cliff_lines(cost: ApiCost, at: datetime) -> Iterator[str]:
+def cliff_lines(cost: ApiCost, at: datetime) -> Iterator[str]:
     cliff = cliff_above(cost, at)
     if cliff is not None:
         yield f"Prompts above {cliff.above:,} tokens cost more: that adds {dollars(cliff.paid)} per request."
 
 
-def _cache_lines(cost: ApiCost) -> Iterator[str]:
+def cache_lines(cost: ApiCost) -> Iterator[str]:
     """What a cache of the workload's time to live is worth, and when."""
     if cost.caching == "too short":
         yield (
@@ -190,10 +211,10 @@ def own_lines(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[s
     replicas = f"{count(cost.replicas, 'replica')}, all day"
     api_month = api_request * cost.workload.requests_per_day * float(MONTH_DAYS)
     yield _line("a month", dollars(cost.per_month), replicas, f"the API takes {dollars(api_month)}")
-    yield f"  {_cheaper(cost, api_request)}"
+    yield f"  {cheaper_words(cost, api_request)}"
 
 
-def _cheaper(cost: OwnCost, api_request: float) -> str:
+def cheaper_words(cost: OwnCost, api_request: float) -> str:
     start = cost.cheaper_from(api_request)
     capacity = f"one replica serves {cost.requests_per_day:,.0f} requests a day, for {dollars(cost.per_hour * 24)}"
     if start is None:
@@ -214,156 +235,6 @@ def compression_lines(cost: ApiCost, compression: Compression) -> Iterator[str]:
             f"  Against cache reads it pays off from {against.min_ratio:.1f}:1: here {dollars(against.saved)} per "
             "request."
         )
-
-
-def api_document(cost: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any]:
-    """The workload at an API."""
-    cliff, chart = cliff_above(cost, at), caching_chart(cost, at)
-    ways = caching_options(cost, at)
-    return _prices(cost, catalog, at) | {
-        "caching": _caching(cost),
-        "cost": _amounts(cost),
-        "options": [_amounts(option) for option in caching_options(cost, at)],
-        "bills": {"fresh": _bill(cost.plain), "miss": _bill(cost.miss), "hit": _bill(cost.hit)},
-        "half_answers_save": float(cost.half_output_saves),
-        "cliff": None if cliff is None else {"above": cliff.above, "paid": float(cliff.paid)},
-        "notes": [line for way in (*map(_cache_lines, ways), _cliff_lines(cost, at)) if (line := " ".join(way))],
-        "chart": None if chart is None else chart.document(),
-    }
-
-
-def price_document(
-    api: ApiCost,
-    catalog: Catalog,
-    at: datetime,
-    *,
-    traced: TracedCost | None = None,
-    compression: Compression | None = None,
-    own: tuple[OwnMachines, OwnCost, float] | None = None,
-) -> dict[str, Any]:
-    """A workload, or a trace, at an API; with the effect of compressed prompts and the cost on own hardware."""
-    found = api_document(api, catalog, at) if traced is None else trace_document(traced, api, catalog, at)
-    if compression is not None:
-        found["compression"] = compression_document(api, compression)
-    if own is not None:
-        found["own"] = own_document(*own)
-    return found
-
-
-def trace_document(traced: TracedCost, mean: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any]:
-    """A trace at an API; prices and workload are those of its mean request."""
-    cost = {
-        "requests": traced.requests,
-        "seconds": traced.seconds,
-        "ttl": traced.ttl,
-        "tokens": {
-            "fresh": traced.fresh,
-            "cache_read": traced.read,
-            "cache_written": traced.written,
-            "output": traced.output,
-        },
-        "without_cache": float(traced.plain),
-        "with_cache": float(traced.cached),
-        "saved_share": traced.saved_share,
-        "per_month_without_cache": traced.per_month(traced.plain),
-        "per_month_with_cache": traced.per_month(traced.cached),
-        "half_answers_save": float(mean.half_output_saves * traced.requests),
-    }
-    return _prices(mean, catalog, at) | {"trace": cost}
-
-
-def own_document(own: OwnMachines, cost: OwnCost, api_request: float) -> dict[str, Any]:
-    """The workload on own hardware, compared with an API at ``api_request`` dollars a request."""
-    return {
-        "model": own.shape.name,
-        "machine": own.machine.name,
-        "devices": cost.devices,
-        "per_hour": cost.per_hour,
-        "busy_share": cost.busy_share,
-        "batch": cost.batch,
-        "sequences_that_fit": cost.sequences,
-        "step_s": cost.step_s,
-        "prefill_s": cost.prefill_s,
-        "decode_s": cost.decode_s,
-        "per_million_input": cost.per_million_input,
-        "per_million_output": cost.per_million_output,
-        "per_request": cost.per_request,
-        "replicas": cost.replicas,
-        "requests_per_day_a_replica": cost.requests_per_day,
-        "per_month": cost.per_month,
-        "half_answers_save": cost.half_output_saves,
-        "cheaper_from_requests_per_day": cost.cheaper_from(api_request),
-        "note": _cheaper(cost, api_request),
-    }
-
-
-def compression_document(cost: ApiCost, compression: Compression) -> dict[str, Any]:
-    against = against_cache(cost, compression)
-    return {
-        "ratio": compression.ratio,
-        "cost": compression.cost,
-        "saved": compression_saved(cost, compression),
-        "saved_against_cache": None if against is None else against.saved,
-        "least_ratio_against_cache": None if against is None else _finite(against.min_ratio),
-    }
-
-
-def _prices(cost: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any]:
-    workload, prices = cost.workload, cost.prices
-    kinds = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output")
-    sizes = ("input_tokens", "output_tokens", "requests_per_day", "prefix_tokens", "session")
-    return {
-        "schema": SCHEMA,
-        "model": cost.model.name,
-        "tier": workload.tier,
-        "prices_from": catalog.source,
-        "at": at.isoformat(),
-        "per_million": {kind: float(getattr(prices, kind)) for kind in kinds},
-        "context": cost.model.context,
-        "cliffs": list(cost.model.cliffs(at, workload.tier)),
-        "other_charges": list(cost.model.other_charges),
-        "workload": {name: getattr(workload, name) for name in sizes},
-    }
-
-
-def _caching(cost: ApiCost) -> dict[str, Any]:
-    found: dict[str, Any] = {"state": cost.caching, "least_tokens": cost.min_cached, "ttl": cost.workload.ttl}
-    if cost.caching == "on" and cost.prices.input:
-        by = cost.cache
-        found |= {
-            "miss_share": cost.miss_share,
-            "break_even_reads": _finite(by.break_even_reads),
-            "longest_mean_gap_s": _finite(by.longest_gap_s(TTL_SECONDS[cost.workload.ttl])),
-            "saved": float(cost.saved),
-            "most_saved": float(cost.max_saved),
-        }
-    return found
-
-
-def _amounts(cost: ApiCost) -> dict[str, Any]:
-    return {
-        "ttl": cost.workload.ttl if cost.caching == "on" else None,
-        "per_request": float(cost.per_request),
-        "per_day": float(cost.per_day),
-        "per_month": float(cost.per_month),
-    }
-
-
-def _bill(bill: Bill) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": line.kind,
-            "tokens": int(line.quantity),
-            "per_million": float(line.price),
-            "amount": float(line.amount),
-        }
-        for line in bill.lines
-    ]
-
-
-def _finite(number: float) -> float | None:
-    """None for infinity, which JSON lacks."""
-    return number if number < float("inf") else None
 
 
 def _half_line(saved: Decimal | float, request: Decimal | float) -> str:

@@ -18,7 +18,7 @@ from twofold.core.ranks import nearest_rank
 from twofold.core.report import StoreCounts
 from twofold.core.units import count
 from twofold.planner.explain.words import factor
-from twofold.planner.plan.traffic import Slo
+from twofold.planner.plan.traffic import PlanSlo
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import JobColumns, ReplicaWork
 
@@ -162,7 +162,7 @@ class SimulatedFigures:
         return _bounded(asdict(self))
 
 
-def figures(found: Simulated, slo: Slo | None = None) -> SimulatedFigures:
+def figures(found: Simulated, slo: PlanSlo | None = None) -> SimulatedFigures:
     """The figures of a simulation."""
     jobs = found.jobs
     due, first, last = (np.array(column) for column in (jobs.due_s, jobs.first_s, jobs.last_s))
@@ -206,7 +206,7 @@ def per_token(jobs: JobColumns) -> Floats:
     return found
 
 
-def _goodput(slo: Slo, ttft: Floats, tpot: Floats, e2e: Floats, seconds: float) -> SimulatedGoodput:
+def _goodput(slo: PlanSlo, ttft: Floats, tpot: Floats, e2e: Floats, seconds: float) -> SimulatedGoodput:
     limits = dict(slo.limits())
     met = ttft <= limits.get("ttft", math.inf)
     met &= np.isnan(tpot) | (tpot <= limits.get("tpot", math.inf))

@@ -10,13 +10,17 @@ from msgspec import to_builtins
 
 from twofold.api.body import encode
 from twofold.core.errors import ModelNotFoundError
+from twofold.planner.explain.document import ExplainReply
+from twofold.planner.explain.question import CurveReply
+from twofold.planner.names import HERE
+from twofold.planner.price.document import PriceReply
 from twofold.server.edge.body import ClientGoneError
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, done_before_disconnect
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.route import OperationLink, RequestRule, delete, get, post
-from twofold.server.planning.bodies import HERE, CurveRequest, ExplainRequest, PlanRequest, PriceRequest, Values
+from twofold.server.planning.bodies import CurveRequest, ExplainRequest, PlanRequest, PriceRequest, Values
 from twofold.server.planning.plain import to_plain
-from twofold.server.planning.replies import CurveReply, ExplainReply, PlanDeleted, PlanJobReply, PriceReply
+from twofold.server.planning.replies import PlanDeleted, PlanJobReply
 
 FAILURES: Final = (404, 429, 504)
 SIZES: Final = (

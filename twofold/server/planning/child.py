@@ -10,10 +10,11 @@ import os
 import sys
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from twofold.core.child import begin, limited, read_message, send_message
-from twofold.core.errors import ModelNotFoundError, ParameterError, TwofoldError
+from twofold.core.errors import ModelNotFoundError, ParameterError, ResourceError, TwofoldError
 from twofold.planner.price.catalog import known_catalog
 from twofold.server.planning.work import TASKS
 
@@ -26,6 +27,8 @@ NICENESS: Final = 10
 MEMORY: Final = 768 << 20
 """Maximum bytes of the whole process; the largest plans take a tenth."""
 MAX_REPLY: Final = 8 << 20
+ENCODER: Final = msgspec.json.Encoder(enc_hook=float)
+"""Cited numbers and decimals are written as floats."""
 
 
 def reply_to(text: str, seconds: float) -> str:
@@ -35,7 +38,7 @@ def reply_to(text: str, seconds: float) -> str:
         known_catalog()  # read once, in seconds that no caller pays for
     try:
         with limited(seconds, MEMORY):
-            found = orjson.dumps(TASKS[asked["task"]](asked["values"]), default=float).decode()
+            found = ENCODER.encode(TASKS[asked["task"]](asked["values"])).decode()
     except MemoryError:
         return TOO_LARGE
     except TwofoldError as error:
@@ -46,10 +49,11 @@ def reply_to(text: str, seconds: float) -> str:
 
 
 def _described(error: TwofoldError) -> dict[str, Any]:
+    param = error.param if isinstance(error, ParameterError) else None
     return {
         "message": str(error),
         "hint": error.hint,
-        "param": error.param if isinstance(error, ParameterError) else None,
+        "param": "own" if isinstance(error, ResourceError) else param,  # of the hardware in a price, not of this one
         "unknown_model": isinstance(error, ModelNotFoundError),
     }
 
