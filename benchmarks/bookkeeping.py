@@ -21,6 +21,7 @@ from twofold.engine.scheduler.budget import LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepTimeModel
+from twofold.planner.simulate.setting import SIMULATED
 
 WAITING = (10, 1_000, 10_000)
 SEQUENCES, PROMPT, ANSWER = 32, 64, 64
@@ -66,7 +67,7 @@ def _steps(waiting: int, steps: int) -> dict[str, float]:
 
 def make_scheduler() -> Scheduler:
     """A scheduler of SEQUENCES running sequences."""
-    model = StepTimeModel()
+    model = StepTimeModel(SIMULATED)
     manager = BlockManager([GroupSize(None, 4 * SEQUENCES * (PROMPT + ANSWER) // BLOCK_SIZE)], BLOCK_SIZE)
     limits = StepLimits(SEQUENCES, 512, SEQUENCES)
     return Scheduler(manager, limits, budget=LiveBudget(model, 2 * STEP_S), step_time=model)

@@ -60,8 +60,8 @@ def _sessions(setting: Setting) -> dict[str, int]:
     found = {}
     for kv_type in TYPES:
         options = EngineOptions(kv_cache_dtype=kv_type, kv_cache_memory_bytes=MEMORY, max_num_seqs=CHUNK)
-        config = resolve(options, setting.ceilings.spec, MEMORY)
-        manager, count = BlockManager(config.kv_groups, options.block_size), 0
+        config = resolve(options, setting.ceilings.spec, MEMORY, options.open_backend().attention_chunk)
+        manager, count = BlockManager(config.kv_groups, options.block_size, chunk=config.attention_chunk), 0
         while _admits(manager, str(count)):
             count += 1
         found[kv_type] = count

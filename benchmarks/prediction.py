@@ -49,8 +49,8 @@ class Listener:
 
 def run(setting: Setting) -> dict[str, Any]:
     """Calibrates, predicts and measures one model."""
-    calibration = calibrate(setting.path, threads=setting.threads)
-    predictor = calibrated(setting.path, threads=setting.threads)
+    calibration = calibrate(setting.path, {"threads": setting.threads})
+    predictor = calibrated(setting.path, {"threads": setting.threads})
     assert predictor is not None, "the calibration was not saved"
     held_out = float(calibration.constants.error or 0)
     print(f"\nprediction  calibrated in {calibration.took_s:.0f} s, error of steps held out {held_out:.1%}", flush=True)

@@ -1,7 +1,8 @@
 """Processor time of a decision of ``--autoscale``, by rate of the requests and number of replicas: simulations only.
 
 ``python -m benchmarks.fleet autoscale``. Requests have 50 to 1,500 prompt tokens, of which up to half are cached, and
-20 to 300 output tokens; steps take as long as those of a small model on two cores (``PRIOR``), or a multiple of that.
+20 to 300 output tokens; steps take as long as those of a small model on two cores (``SIMULATED``), or a multiple of
+that.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import random
 import time
 from typing import Any
 
-from twofold.engine.scheduler.step_time import PRIOR
 from twofold.fleet.scale import EngineLimits, PastRequest, ScaleQuestion, forecast
 from twofold.observe.metrics.requests import Objective
+from twofold.planner.simulate.setting import SIMULATED
 from twofold.server.planning.work import SCALE_S
 
 OBJECTIVES = {"default": Objective(ttft_s=2.0, tpot_s=0.2)}
@@ -32,7 +33,7 @@ def traffic(rate: float, seconds: float) -> tuple[PastRequest, ...]:
 
 def decide(rate: float, seconds: float, slower: float, most: int, present: int) -> dict[str, Any]:
     """One decision, as the server's helper process makes it."""
-    engine = EngineLimits(32, 512, 16, 4096, tuple(weight * slower for weight in PRIOR), 0.05)
+    engine = EngineLimits(32, 512, 16, 4096, tuple(weight * slower for weight in SIMULATED.prior), SIMULATED, 0.05)
     asked = ScaleQuestion(traffic(rate, seconds), engine, OBJECTIVES, 0.9, 1, most, present)
     began = time.process_time()
     found = forecast(asked, lambda: time.process_time() > began + SCALE_S)

@@ -42,6 +42,7 @@ from twofold.fleet.messages import Abort, SetPaused
 from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
 from twofold.fleet.routing.router import Choice, Role, WorkAhead, make_router
 from twofold.fleet.streams import MAX_ENDS, RequestStream
+from twofold.planner.simulate.setting import SIMULATED
 
 SILENT_S: Final = 1.5
 CHECK_S: Final = 0.25
@@ -319,7 +320,7 @@ class SimulatedReplica:
     def start(self) -> None:
         """A new process, with a connection of its own."""
         process = self.process = Process(self.hub.world, self.slots)
-        self.load = ReplicaLoad(self.slots, ROWS)
+        self.load = ReplicaLoad(self.slots, ROWS, SIMULATED)
         connection = Connection(self.hub.world, lambda message: self.hear(connection, message), process.receive)
         process.connection = self.connection = connection
         process.crash = lambda: self.end(connection, process, crashed=True)
@@ -388,7 +389,9 @@ class Hub:
         self.leased: set[str] = set()
         self.moves = 0
         self.replicas = {
-            number: SimulatedReplica(number, self, slots, ReplicaLoad(slots, ROWS), world.chance.choice(ROLES))
+            number: SimulatedReplica(
+                number, self, slots, ReplicaLoad(slots, ROWS, SIMULATED), world.chance.choice(ROLES)
+            )
             for number in range(replicas)
         }
         self.requests: Dispatch[SimulatedReplica] = Dispatch(self.replicas, make_router(router), lambda: world.now)

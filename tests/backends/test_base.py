@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold import LLM, SamplingParams
 from twofold.backends import base as registry
-from twofold.backends.base import LoadableModel, RunnerSizes
+from twofold.backends.base import Backend, LoadableModel, RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.host import HostRunner
 from twofold.backends.reference import NumpyOps, PagedCache
@@ -59,23 +59,16 @@ class ToyForward(Forward):
 
 
 @dataclass(frozen=True, slots=True)
-class ToyBackend:
+class ToyBackend(Backend):
     """``Backend`` with one option."""
 
     threads: int | None = None
     name: ClassVar[str] = "toy"
-    variant: ClassVar[str] = "toy"
     device: ClassVar[str] = "a toy"
     forwards: ClassVar[list[ToyForward]] = []
 
-    def warnings(self) -> tuple[str, ...]:
-        return ()
-
     def free_memory(self) -> int:
         return 1 << 30
-
-    def limits(self, working_set: int) -> None:
-        del working_set
 
     def load(
         self,
@@ -100,7 +93,7 @@ def test_an_added_backend_gives_the_tokens_of_the_reference(tiny_gguf: Callable[
     path, params = str(tiny_gguf(TinyOptions()).path), SamplingParams(temperature=0.7, top_k=20, seed=3, max_tokens=8)
     tokens = []
     for name in ("toy", "reference"):
-        with LLM(path, backend=name) as llm:
+        with LLM(path, backend=name, backend_options={"threads": 2} if name == "toy" else {}) as llm:
             tokens.append(llm.generate("abc", params)[0].outputs[0].token_ids)
     assert tokens[0] == tokens[1]
     assert ToyBackend.forwards[-1].rows >= 8

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.engine.conftest import MakeLLM, MakeLoaded
 from tests.engine.test_async_llm import LONG, opened, prompt_of
+from tests.support.basis import BASIS
 from twofold.core.errors import ParameterError, UsageError
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
@@ -22,8 +23,8 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 TEXT = "The hello the. Then one. And two of them. Here is three. Now comes the four. Last is five."
 FENCE = "```\ncode. More code.\n```"
-SLOW = ReadingTime((1e-3, 1e-2, 0.0, 0.0, 0.0, 1e-5), 512, 64)
-FAST = ReadingTime((1e-4, 1e-4, 0.0, 1e-5, 0.0, 0.0), 512, 64)
+SLOW = ReadingTime(StepTimeModel.of_weights(BASIS, (1e-3, 1e-2, 0.0, 0.0, 0.0, 1e-5)), 512, 64)
+FAST = ReadingTime(StepTimeModel.of_weights(BASIS, (1e-4, 1e-4, 0.0, 1e-5, 0.0, 0.0)), 512, 64)
 UNKNOWN = ReadingTime(None, 512, 64)
 
 
@@ -140,7 +141,7 @@ def test_the_verdict_is_that_of_the_engines_own_step_times(make_llm: MakeLLM) ->
     llm, other = make_llm(context=256, blocks=256), make_llm(context=256, blocks=256)
     for each, row_s in ((llm, 1e-2), (other, 1e-4)):
         shapes = [StepShape().plus(0, rows, rows % 3) for rows in range(1, 65)]
-        each.engine.scheduler.step_time = StepTimeModel((shape, row_s * shape.rows) for shape in shapes)
+        each.engine.scheduler.step_time = StepTimeModel(BASIS, ((shape, row_s * shape.rows) for shape in shapes))
     assert not llm.compress(TEXT).verdict.applied  # scoring computes all that it would save, and more
     assert llm.compress(TEXT).text == TEXT
     assert other.compress(TEXT, target=llm).verdict.applied

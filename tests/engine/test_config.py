@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import pytest
 
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ParameterError, ResourceError
-from twofold.core.model import ATTENTION_CHUNK, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.engine.config import MAX_BLOCKS, EngineKeywords, EngineOptions, resolve, runner_sizes
+from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
+from twofold.engine import config as settings
+from twofold.engine.config import MAX_BLOCKS, EngineKeywords, EngineOptions, runner_sizes
 
 GIB = 1 << 30
+CHUNK = 64
+resolve = partial(settings.resolve, chunk=CHUNK)
 SPEC = tiny_spec(context=1000)
 TOKEN_BYTES = 2 * 2 * 4 * 2
 """K and V, two layers, one head of four values, f16."""
@@ -112,7 +117,7 @@ def test_layers_with_a_window_keep_only_what_they_see() -> None:
     spec = windowed_spec(64)
     full, short = resolve(EngineOptions(max_num_batched_tokens=100, max_num_seqs=4), spec, 64 * GIB).kv_groups
     assert (full.window, short.window) == (None, 64)
-    per_sequence = -(-(64 + 100 + ATTENTION_CHUNK) // 16) + 1
+    per_sequence = -(-(64 + 100 + CHUNK) // 16) + 1
     assert short.blocks == 4 * per_sequence
 
 
@@ -139,8 +144,33 @@ def test_swap_space_is_shared_like_the_cache() -> None:
     assert not any(g.host_slots for g in resolve(replace(options, swap_space_bytes=0), spec, 64 * GIB).kv_groups)
 
 
-def test_keywords_are_the_fields_of_the_options() -> None:
-    assert list(EngineKeywords.__annotations__) == [field.name for field in fields(EngineOptions)]
+def test_keywords_are_those_of_the_options() -> None:
+    assert EngineKeywords.__annotations__.keys() == signature(EngineOptions).parameters.keys()
+
+
+def test_threads_and_instruction_set_are_options_of_the_backend() -> None:
+    named = EngineOptions(threads=2, isa="portable")
+    assert named == EngineOptions(backend_options={"isa": "portable", "threads": 2, "more": None})
+    assert named.open_backend().variant == ("portable", 2)
+    assert replace(named, seed=3).backend_options == named.backend_options
+    assert EngineOptions(threads=1000, backend_options={"threads": 1000}).backend_options == {"threads": 1000}
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"threads": 2, "backend_options": {"threads": 3}}, "threads"),
+        ({"backend_options": [2]}, "backend_options"),
+        ({"backend_options": {2: 3}}, "backend_options"),
+        ({"backend_options": {"threads": 0}}, "threads"),
+        ({"backend_options": {"cores": 2}}, "cores"),
+        ({"backend": "reference", "threads": 2}, "threads"),
+    ],
+)
+def test_options_that_the_backend_does_not_have_are_refused(options: dict[str, Any], param: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        EngineOptions(**options).open_backend()
+    assert caught.value.param == param
 
 
 def test_the_reference_backend_has_no_drafts() -> None:

@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from twofold.backends.cpu.digest import CHUNK, KEY_BYTES, SUM_BYTES, universal_hash
+from twofold.engine.config import EngineOptions
 from twofold.engine.kv.segments import StoreKeys
 from twofold.engine.kv_mac import DIRECT_BYTES, PayloadMac
+from twofold.host.digest import CHUNK, KEY_BYTES, SUM_BYTES, UniversalHash, universal_hash
 
 KEYS = StoreKeys(b"s" * 32, b"i" * 32)
 NAME = b"n" * 32
+KERNEL = EngineOptions().open_backend().universal_hash()
 
 
 def mac(data: bytes, pieces: tuple[int, ...] = (), keys: StoreKeys = KEYS, name: bytes = NAME, group: int = 0) -> bytes:
-    made, view = PayloadMac(keys, name, group), memoryview(data)
+    made, view = PayloadMac(keys, name, group, KERNEL), memoryview(data)
     for size in pieces:
         made.update(view[:size])
         view = view[size:]
@@ -28,7 +30,7 @@ def mac(data: bytes, pieces: tuple[int, ...] = (), keys: StoreKeys = KEYS, name:
 
 
 def sums(data: NDArray[np.uint8], key: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """uint64 [chunks, passes], as ``kernels.digest`` defines them."""
+    """uint64 [chunks, passes], as ``host.digest`` defines them."""
     words, keys = data.view("<u4").reshape(-1, CHUNK // 4), key.view("<u4")
     found = []
     for start in range(0, SUM_BYTES // 4, 2):
@@ -38,12 +40,11 @@ def sums(data: NDArray[np.uint8], key: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7])
-def test_the_kernel_has_the_sums_of_its_definition(chunks: int) -> None:
+@pytest.mark.parametrize("made", [KERNEL, universal_hash])
+def test_a_hash_has_the_sums_of_its_definition(made: UniversalHash, chunks: int) -> None:
     rng = np.random.default_rng(chunks)
     data, key = (rng.integers(0, 256, size, dtype=np.uint8) for size in (chunks * CHUNK, KEY_BYTES))
-    found = np.zeros((chunks, SUM_BYTES // 8), np.uint64)
-    universal_hash()(data.ctypes.data, chunks, key.ctypes.data, found.ctypes.data)
-    assert (found == sums(data, key)).all()
+    assert (made(data, key).view(np.uint64).reshape(chunks, -1) == sums(data, key)).all()
 
 
 @given(st.integers(0, 3 * DIRECT_BYTES), st.lists(st.integers(0, DIRECT_BYTES + CHUNK), max_size=6))

@@ -6,8 +6,6 @@ import os
 import time
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,13 +13,13 @@ from twofold.engine import kv_files
 from twofold.engine.kv.segments import StoreKeys
 from twofold.engine.kv.store import FIRST_RATE, LoadRates
 from twofold.engine.kv_files import BESIDE_SHARE, PIECE_BYTES, read_rate
-from twofold.engine.kv_mac import PayloadMac
+from twofold.engine.kv_folder import StoreFolder
 
 
 def test_the_first_rate_is_measured_when_a_store_is_opened(tmp_path: Path) -> None:
     """By reading the segment that was used last, for a short time; files of less than a piece say nothing."""
     keys, names = StoreKeys(b"i" * 32, b"s" * 32), [bytes([number]) * 32 for number in range(3)]
-    folder: Any = SimpleNamespace(path=tmp_path, keys=keys, file=lambda name: tmp_path / f"{name.hex()}.kv")
+    folder = StoreFolder(tmp_path, keys)
     assert read_rate(folder) is None
     for used, (name, pieces) in enumerate(zip(names, (1, 8, 0.5), strict=True)):
         folder.file(name).write_bytes(bytes(int(pieces * PIECE_BYTES)))
@@ -46,7 +44,7 @@ def test_a_load_beside_sequences_takes_its_share_of_a_core(tmp_path: Path, monke
     found = bytearray(len(data))
     views = [memoryview(found)[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
     for share, pauses in ((1.0, 0), (BESIDE_SHARE, len(views))):
-        mac = PayloadMac(StoreKeys(b"i" * 32, b"s" * 32), b"n" * 32, 0)
+        mac = StoreFolder(tmp_path, StoreKeys(b"i" * 32, b"s" * 32)).mac(b"n" * 32, 0)
         with path.open("rb") as file:
             assert not kv_files._read_into(file.fileno(), views, 1, mac, 1.0), "the file ends before"
             assert kv_files._read_into(file.fileno(), views, 0, mac, share)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fleet.conftest import ENGINE
 from twofold.core.errors import ParameterError, TwofoldError
-from twofold.engine.config import EngineOptions
+from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.kv.names import BlockKeys
 from twofold.fleet.joining import FleetAddress
 from twofold.fleet.messages import LENGTH, Codec, FromNode, Hello, LoadModel, Unloadable
@@ -24,13 +24,12 @@ DRAFT = {"method": "draft_model", "model": "/etc/passwd", "num_speculative_token
 
 def test_every_option_of_an_engine_is_sorted() -> None:
     """A new option must be put into one of these sets, so that it is asked who may set it."""
-    known = {name for name in EngineOptions.__slots__ if not name.startswith("_")}
-    own = {"isa", "kv_store"}
+    known, own = set(EngineKeywords.__annotations__), {"isa", "kv_store", "backend_options"}
     assert known == HUB_OPTIONS | UNUSED_OPTIONS | own
     assert not HUB_OPTIONS & (UNUSED_OPTIONS | own)
 
 
-@pytest.mark.parametrize("name", ["kv_store", "isa", "nonsense", "model"])
+@pytest.mark.parametrize("name", ["kv_store", "isa", "backend_options", "nonsense", "model"])
 def test_other_options_of_a_hub_are_refused_by_name(name: str) -> None:
     with pytest.raises(ParameterError, match=f"The server sets {name}"):
         _engine_options({"seed": 1, name: "/etc/passwd"}, NODE)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ResourceError
-from twofold.engine.config import EngineOptions, resolve
-from twofold.fleet.memory import MIN_ROOM, plan, plan_of, room_for
+from twofold.engine import config
+from twofold.engine.config import EngineOptions
+from twofold.fleet import memory
+from twofold.fleet.memory import MIN_ROOM, plan_of, room_for
 
 GIB = 1 << 30
+plan = partial(memory.plan, chunk=64)
+resolve = partial(config.resolve, chunk=64)
 
 
 def test_a_plan_counts_weights_cache_and_host_slots() -> None:
@@ -42,8 +48,8 @@ def test_weights_that_do_not_fit_are_named() -> None:
 def test_a_process_that_gets_the_planned_cache_takes_what_was_planned() -> None:
     spec = tiny_spec(context=4096)
     planned = plan(EngineOptions(), spec, 1 << 20, 9 << 20)
-    config = resolve(EngineOptions(kv_cache_memory_bytes=planned.kv_cache), spec, 123)
-    assert plan_of(config, spec, 1 << 20) == planned
+    resolved = resolve(EngineOptions(kv_cache_memory_bytes=planned.kv_cache), spec, 123)
+    assert plan_of(resolved, spec, 1 << 20) == planned
 
 
 def test_models_that_fit_together_share_and_others_take_turns() -> None:

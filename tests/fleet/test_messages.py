@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.basis import PRIOR
 from twofold.core import errors
 from twofold.core.errors import MethodError, ParameterError, QuotaError, TwofoldError
 from twofold.core.lanes import LaneEvent, LaneKind
@@ -30,6 +31,7 @@ from twofold.core.report import (
     TreeOutline,
 )
 from twofold.core.request import CachePin, EngineRequest, PoolingParams, RequestOptions, ScoringParams
+from twofold.core.step_basis import StepBasis
 from twofold.core.step_bytes import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
 from twofold.fleet.messages import (
@@ -97,7 +99,8 @@ def an_output() -> RequestOutput:
 
 STEP = StepReport(3, 1.0, 2, 0, 2, 2, 1, None, 0.1, 0.01, 0.0, 5, 2, BlockCounts(1, 2, 3))
 SNAPSHOT = EngineSnapshot(1, 2, BlockCounts(1, 2, 3), 4, 16, 100, 50, 2, {300.0: PinCounts(1, 2, 3, 4)}, 1, 0, None)
-FACTS = EngineFacts(4, 512, 16, "live", 0.05, (GroupFacts(None, 64, 4096), GroupFacts(1024, 32, 2048)))
+GROUPS = (GroupFacts(None, 64, 4096), GroupFacts(1024, 32, 2048))
+FACTS = EngineFacts(4, 512, 16, "live", 0.05, GROUPS, 64, StepBasis(32, PRIOR, ((2, 8, 2),)))
 POOL = PoolPicture(64, 30, 20, 4, 2, 0, ((7, 5), (9, 3)))
 PICTURE = KVPicture((POOL,), (TreeOutline("key:a", (TreeNode(-1, 0, 2, 1, None), TreeNode(0, 2, 4, 0, 0.5)), True),))
 LANES = [LaneEvent(7, LaneKind.ADMIT, 2.5, (0, 16, 0)), LaneEvent(7, LaneKind.END, 3.0, (5,), "stop")]

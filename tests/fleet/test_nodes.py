@@ -306,6 +306,8 @@ def test_a_node_that_lies_about_its_size_is_not_used(reading: ModelReading, work
         replace(facts, groups=(group, replace(group, window=64, blocks=-1))),
         replace(facts, slots=-1),
         replace(facts, rows=0),
+        replace(facts, attention_chunk=0),
+        replace(facts, attention_chunk=1 << 40),
     ):
         with pytest.raises(ParameterError, match="impossible sizes"):
             check_ready(msgspec.structs.replace(honest, engine=engine), options, context_length)

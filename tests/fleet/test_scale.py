@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.basis import BASIS, PRIOR
 from twofold.core.errors import ParameterError
-from twofold.engine.scheduler.step_time import PRIOR
 from twofold.fleet.scale import (
     HEADROOM,
     MAX_REQUESTS,
@@ -24,7 +24,7 @@ from twofold.fleet.scale import (
 )
 from twofold.observe.metrics.requests import Objective
 
-ENGINE = EngineLimits(slots=4, rows=64, block_size=16, blocks=512, weights=PRIOR)
+ENGINE = EngineLimits(slots=4, rows=64, block_size=16, blocks=512, weights=PRIOR, basis=BASIS)
 OBJECTIVES = {"default": Objective(ttft_s=0.5, tpot_s=0.05)}
 
 

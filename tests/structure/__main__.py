@@ -1,8 +1,8 @@
 """Prints measures of the package's structure: ``python -m tests.structure``.
 
-Static ones come from the syntax trees. Those of a request and of a step come from running the tiny model: a streamed
-chat of 8 tokens through a server (functions entered in the HTTP process, after a warm-up request), and one decode
-step of an engine with one sequence.
+Static ones come from the syntax trees; with ``--static`` no others are printed. Those of a request and of a step come
+from running the tiny model: a streamed chat of 8 tokens through a server (functions entered in the HTTP process, after
+a warm-up request), and one decode step of an engine with one sequence.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 
 from tests.server.live import live_server
-from tests.structure.measures import import_cycles, loop_drivers, names_defined_twice
+from tests.structure.measures import backend_users, import_cycles, loop_drivers, names_defined_twice
 from tests.structure.profiled import Profile
 from tests.structure.sources import package_sources
 from tests.structure.test_sizes import MAX_PACKAGE_LINES, package_lines
 from tests.support.tiny import TinyOptions, write_tiny
 from twofold import LLM, SamplingParams
+from twofold.backends.base import BACKENDS
 
 CHAT = {
     "model": "tiny",
@@ -64,15 +65,24 @@ def functions_of_a_step(model: Path) -> list[tuple[str, str, int]]:
     return profile.rows()
 
 
-def main() -> int:
+def static_measures() -> None:
+    """Prints those that the syntax trees say."""
     sources = package_sources()
     twice = names_defined_twice(sources)
     print(f"lines of the package: {package_lines():,} (at most {MAX_PACKAGE_LINES:,})")
     print(f"files of the package: {len(sources):,}")
     print(f"class names defined more than once: {len(twice)}  {' '.join(twice)}")
     print(f"drivers of the loop: {len(loop_drivers(sources))}  {' '.join(loop_drivers(sources))}")
+    users = backend_users(sources, BACKENDS.values())
+    print(f"files above the backends that name one: {len(users)}  {' '.join(users)}")
     cycles = import_cycles(sources)
     print(f"import cycles: {len(cycles)}  {' | '.join(' ↔ '.join(cycle) for cycle in cycles)}")
+
+
+def main() -> int:
+    static_measures()
+    if "--static" in sys.argv:
+        return 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = write_tiny(folder / "tiny.gguf", TinyOptions("llama", vocab=300, context=512)).path

@@ -1,4 +1,4 @@
-"""Static measures of the package: class names, drivers of the engine's loop, and import cycles."""
+"""Static measures of the package: class names, drivers of the engine's loop, import cycles, and backends by name."""
 
 from __future__ import annotations
 
@@ -31,6 +31,33 @@ def loop_drivers(sources: Iterable[Source]) -> list[str]:
         and node.func.attr == "step"
         and ast.unparse(node.func.value).endswith("engine")
     ]
+
+
+def backend_users(sources: Iterable[Source], backends: Iterable[str]) -> list[str]:
+    """Files outside ``backends`` that name a module or a class of one, given as MODULE:CLASS; ``doctor``, which shows
+    the processor's kernels, excepted."""
+    modules = {".".join(each.split(".")[:3]) for each in backends}
+    classes = {each.partition(":")[2] for each in backends}
+    return [
+        source.name
+        for source in sources
+        if not source.module.startswith("backends.")
+        and source.module != "cli.doctor"
+        and any(_names(word, modules, classes) for word in (*imported(source), *_words(source)))
+    ]
+
+
+def _names(word: str, modules: set[str], classes: set[str]) -> bool:
+    return word in classes or any(f"{word}.".startswith(f"{module}.") for module in modules)
+
+
+def _words(source: Source) -> Iterator[str]:
+    """Names, members and strings."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from node.value.replace(":", " ").split()
 
 
 def import_cycles(sources: Iterable[Source]) -> list[list[str]]:

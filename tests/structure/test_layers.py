@@ -25,6 +25,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
 """Rooms by their folder, those that import least first. A room inside another one has a place of its own."""
 
 THIRD_PARTY: dict[str, frozenset[str]] = {
+    "host": frozenset({"numpy"}),
     "formats": frozenset({"blake3", "numpy", "huggingface_hub", "httpx2"}),
     "text": frozenset({"numpy", "tokenizers", "jinja2"}),
     "models": frozenset({"numpy"}),

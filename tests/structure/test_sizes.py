@@ -1,4 +1,4 @@
-"""Limits on the lines of files, functions and the whole package; run as a program, it prints the package's lines."""
+"""Limits on the lines of files, functions and the whole package."""
 
 from __future__ import annotations
 
@@ -55,7 +55,3 @@ def test_the_page_is_small() -> None:
     first = [page.index, page.files["app.css"], page.files["app.js"]]
     assert sum(len(file.body) for file in first) <= MAX_FIRST_BYTES
     assert sum(len(file.packed) for file in first) <= MAX_FIRST_GZIP_BYTES
-
-
-if __name__ == "__main__":
-    print(f"lines of the package: {package_lines():,} of at most {MAX_PACKAGE_LINES:,}")

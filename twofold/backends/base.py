@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KVType
 from twofold.core.limits import MachineLimits
 from twofold.core.model import ModelSpec
 from twofold.core.params import check_choice
 from twofold.core.step import StepInput, StepMasks, StepOutcome
+from twofold.core.step_basis import StepBasis, experts_of
 from twofold.formats.base import ModelFile
+from twofold.host.digest import UniversalHash, universal_hash
 from twofold.models.bind import ModelWeights
 
 NO_MASKS: Final = StepMasks()
@@ -139,11 +141,31 @@ class RunnerSizes:
         return replace(self, logit_rows=self.sequences, blocks=self.blocks[:1], host_slots=self.host_slots[:1])
 
 
-class Backend(Protocol):
-    """A kind of machine that models run on, with its options resolved."""
+class LimitsProbe(Protocol):
+    """Measures what a machine can do at most. Other programs can only slow a measurement down, so the best counts.
 
-    @property
-    def name(self) -> str: ...
+    limits          those measured within the last week, or now
+    again, best     measured now, quickly or thoroughly; the best of that and of this week's
+    now             measured now, thoroughly
+    """
+
+    def limits(self) -> MachineLimits: ...
+    def again(self) -> MachineLimits: ...
+    def best(self) -> MachineLimits: ...
+    def now(self) -> MachineLimits: ...
+
+
+class Backend(Protocol):
+    """A kind of machine that models run on, with its options resolved; the base class of backends, which need not
+    override what has a body here.
+
+    name             as in ``BACKENDS``
+    attention_chunk  positions that attention reads at a time: a row reads from the start of the chunk of its first
+                     visible position, so blocks from there on stay
+    """
+
+    name: ClassVar[str]
+    attention_chunk: ClassVar[int] = 1
 
     @property
     def device(self) -> str:
@@ -151,21 +173,35 @@ class Backend(Protocol):
         ...
 
     @property
-    def variant(self) -> str:
-        """The options that the time of a step depends on, as part of a file name."""
-        ...
+    def variant(self) -> tuple[Any, ...]:
+        """The options that the time of a step depends on, as parts of a file name."""
+        return (self.name,)
 
     def warnings(self) -> tuple[str, ...]:
         """Warnings about its options, as sentences."""
-        ...
+        return ()
+
+    def share(self, replicas: int) -> Mapping[str, Any]:
+        """Keywords of engines (``EngineOptions``) for one of so many ``replicas`` on the machine."""
+        del replicas
+        return {}
 
     def free_memory(self) -> int:
         """Bytes that weights and KV cache may take."""
         ...
 
-    def limits(self, working_set: int) -> MachineLimits | None:
-        """The limits of the machine while a step reads ``working_set`` bytes; None if they are not measured."""
-        ...
+    def probe(self, working_set: int = 0) -> LimitsProbe:
+        """Measures the machine while a step reads ``working_set`` bytes. Raises ResourceError if it cannot."""
+        del working_set
+        raise ResourceError(f"The limits of the {self.name} backend are not measured.")
+
+    def step_basis(self, spec: ModelSpec) -> StepBasis:
+        """What the time of a step of a model is linear in."""
+        return StepBasis(experts=experts_of(spec))
+
+    def universal_hash(self) -> UniversalHash:
+        """The hash that MACs of blocks are made with; it may be compiled now."""
+        return universal_hash
 
     def load(
         self,

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.base import LoadableModel, RunnerSizes
+from twofold.backends.base import Backend, LoadableModel, RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.drafting import DraftModel
 from twofold.backends.host import HostRunner
@@ -277,23 +277,16 @@ def factors_of(spec: ModelSpec, weights: ModelWeights, values: Mapping[str, Arra
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceBackend:
-    """``Backend`` on NumPy. It has no options; weights of every format become float32."""
+class ReferenceBackend(Backend):
+    """``Backend`` on NumPy. It has no options; weights of every format become float32. The machine's limits are not
+    measured, because NumPy is far slower."""
 
     name: ClassVar[str] = "reference"
-    variant: ClassVar[str] = "reference"
 
     @property
     def device(self) -> str:
         """``Backend.device``: the processor."""
         return read_cpu().name
-
-    def warnings(self) -> tuple[str, ...]:
-        """``Backend.warnings``: it has no options."""
-        return ()
-
-    def limits(self, working_set: int) -> None:
-        """``Backend.limits``: not measured, because NumPy is far slower than the machine."""
 
     def free_memory(self) -> int:
         """``Backend.free_memory``."""

@@ -171,7 +171,7 @@ def _calibrate(model: str, isa: str | None, threads: int | None, *, force: bool,
 
     path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
     with status(f"Calibrating with {path.name} …"), interrupts() as stop:
-        found = calibrate(path, isa=isa, threads=threads, stop=stop.is_set, force=force)
+        found = calibrate(path, {"isa": isa, "threads": threads}, stop=stop.is_set, force=force)
     stored = force or found.reliable
     if json:
         print_json(asdict(found) | {"constants": write_constants(found.constants), "stored": stored})

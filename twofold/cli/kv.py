@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -13,6 +13,7 @@ from twofold.cli.console import print_json, print_lines, print_table
 from twofold.cli.options import Json
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.units import format_bytes
+from twofold.engine.config import EngineOptions
 from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.kv_folder import StoreFolder, damaged, find_folders, remove, segment_files
 
@@ -57,7 +58,8 @@ def verify(store: Store, /, *, model: Model = None, json: Json = False) -> int:
     """Read and check every segment. Damaged ones, and those of another version of the store, are listed: they are never
     used, and removed when the model is served the next time. Exits with 1 if there are any."""
     folders = _folders(store, model)
-    bad = [str(path) for folder in folders for path in damaged(folder)]
+    universal_hash = EngineOptions().open_backend().universal_hash()
+    bad = [str(path) for folder in folders for path in damaged(replace(folder, universal_hash=universal_hash))]
     total = sum(_report(folder).segments for folder in folders)
     if json:
         print_json({"segments": total, "damaged": bad})

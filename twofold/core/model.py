@@ -236,10 +236,6 @@ class LayerSpec:
     rope: RopeSpec | None = field(default=None, hash=False)
 
 
-ATTENTION_CHUNK: Final = 64
-"""Positions that attention reads at a time: a row reads from the start of the chunk of its first visible position."""
-
-
 def visible(start: int, rows: int, window: int | None = None) -> int:
     """Σ_{i=1..rows} min(start + i, window): positions that rows from ``start`` on see together, each also itself."""
     growing = rows if window is None else max(0, min(rows, window - start))

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from twofold.core.record import Repetition, SequenceRecord
 from twofold.core.step import FinishReason, HeldBy
+from twofold.core.step_basis import PLAIN, StepBasis
 from twofold.core.timeline import RequestTimeline
 
 
@@ -82,6 +83,8 @@ class EngineFacts:
 
     budget          whether the prompt rows of a step are "fixed", or "live": bounded by TPOT targets
     tpot_target_s   the target of requests without one of their own; None with a fixed budget
+    attention_chunk positions that attention reads at a time (``Backend.attention_chunk``)
+    step_basis      of its step-time model
     """
 
     slots: int
@@ -90,6 +93,8 @@ class EngineFacts:
     budget: Literal["live", "fixed"]
     tpot_target_s: float | None
     groups: tuple[GroupFacts, ...]
+    attention_chunk: int = 1
+    step_basis: StepBasis = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,9 @@ class CompressionParams:
 @dataclass(frozen=True, slots=True)
 class ReadingTime:
     """Predicts the seconds in which an engine reads prompts: by the times of its steps, of at most ``rows`` rows and
-    ``logit_rows`` with logits. ``weights`` None: it has not run enough steps."""
+    ``logit_rows`` with logits. ``model`` None: it has not run enough steps."""
 
-    weights: tuple[float, ...] | None
+    model: StepTimeModel | None
     rows: int
     logit_rows: int
 
@@ -82,14 +82,15 @@ class ReadingTime:
     @classmethod
     def of(cls, scheduler: Scheduler) -> Self:
         """The prediction of an engine now."""
-        model, limits = scheduler.step_time, scheduler.limits
-        return cls(model.weights if model.ready else None, limits.rows, limits.logit_rows)
+        limits, learned = scheduler.limits, scheduler.step_time
+        model = StepTimeModel.of_weights(learned.basis, learned.weights) if learned.ready else None
+        return cls(model, limits.rows, limits.logit_rows)
 
     def prompt_s(self, tokens: int, *, scored: bool = False) -> float | None:
         """Seconds for a prompt alone, or for one whose log-probabilities are wanted."""
-        if self.weights is None:
+        model = self.model
+        if model is None:
             return None
-        model = StepTimeModel.of_weights(self.weights)
         chunk = min(self.rows, self.logit_rows) if scored else self.rows
         seconds = 0.0
         for start in range(0, tokens, chunk):
@@ -99,9 +100,9 @@ class ReadingTime:
 
     def read_s(self, positions: int) -> float | None:
         """Seconds in which a generated token reads so many positions."""
-        if self.weights is None:
+        model = self.model
+        if model is None:
             return None
-        model = StepTimeModel.of_weights(self.weights)
         long, short = (model.predict(StepShape(1, 1, at, at)) or 0.0 for at in (positions, 0))
         return long - short
 

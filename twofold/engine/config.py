@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, check_kv_type
-from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
+from twofold.core.model import KVGroup, ModelSpec
 from twofold.core.params import (
     MAX_SEED,
     check_choice,
@@ -60,8 +60,12 @@ DEFAULT_TARGET_MS: Final = 50.0
 """20 tokens a second: somewhat faster than people read."""
 
 
+BACKEND_KEYWORDS: Final = frozenset({"backend_options", "threads", "isa"})
+"""Keywords of ``EngineOptions`` that each machine sets for itself."""
+
+
 class EngineKeywords(TypedDict, total=False):
-    """The fields of ``EngineOptions``, as keywords."""
+    """The keywords of ``EngineOptions``."""
 
     max_model_len: int | None
     max_num_seqs: int
@@ -82,6 +86,7 @@ class EngineKeywords(TypedDict, total=False):
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None
     stop_loops: bool
     backend: str
+    backend_options: Mapping[str, Any]
     threads: int | None
     isa: str | None
     chat_template: str | None
@@ -165,7 +170,8 @@ class EngineOptions:
     stop_loops              end a completion that repeats itself, with the finish reason "repetition": a part of up to
                             256 tokens, at least 4 times and 64 tokens. Not those with structured output or ignore_eos
     backend                 what computes: cpu, or reference (NumPy; slow)
-    threads, isa            threads and instruction set of the cpu backend
+    backend_options         its own options by name, checked when it is opened; None leaves one open
+    threads, isa            two of them, of the cpu backend: threads and instruction set
     chat_template           Jinja source or the name of a built-in template, instead of the model's own
     """
 
@@ -188,22 +194,26 @@ class EngineOptions:
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None
     stop_loops: bool = False
     backend: str = "cpu"
-    threads: int | None = None
-    isa: str | None = None
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
+    threads: InitVar[int | None] = None
+    isa: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, threads: int | None, isa: str | None) -> None:
         whole_number("max_num_seqs", self.max_num_seqs, 1, MAX_STEP_ROWS)
         whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1, MAX_STEP_ROWS)
         whole_number("block_size", self.block_size, 1, MAX_BLOCK_SIZE)
         whole_number("max_waiting_seqs", self.max_waiting_seqs, 1, 1 << 62)
-        for name in ("max_model_len", "kv_cache_memory_bytes", "threads", "swap_space_bytes"):
+        for name in ("max_model_len", "kv_cache_memory_bytes", "swap_space_bytes"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 0 if name == "swap_space_bytes" else 1, 1 << 62)
         whole_number("kv_store_bytes", self.kv_store_bytes, 1, 1 << 62)
         self._check_store()
         whole_number("seed", self.seed, 0, MAX_SEED)
         check_choice("backend", self.backend, tuple(BACKENDS))
+        if threads is not None:
+            whole_number("threads", threads, 1, 1 << 62)
+        self._take_backend_options({"threads": threads, "isa": isa})
         check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
         check_choice("token_budget", self.token_budget, get_args(TokenBudget))
         object.__setattr__(self, "speculative_config", _speculative_config(self.speculative_config, self.backend))
@@ -215,7 +225,7 @@ class EngineOptions:
 
     def open_backend(self) -> Backend:
         """The backend that computes, with its options. Raises ParameterError for an option that it does not have."""
-        return open_backend(self.backend, {"isa": self.isa, "threads": self.threads})
+        return open_backend(self.backend, self.backend_options)
 
     @property
     def kv_type(self) -> KVType:
@@ -240,6 +250,16 @@ class EngineOptions:
     def kv_layout(self, spec: ModelSpec, draft: ModelSpec | None = None) -> KVLayout:
         """How the keys and values of that model are kept, with those of its ``draft`` model."""
         return KVLayout(spec, KV_FORMATS[self.kv_type], self.block_size, draft=draft)
+
+    def _take_backend_options(self, named: Mapping[str, Any]) -> None:
+        """Joins ``backend_options`` and those with a keyword of their own, without those that are left open."""
+        given, options = self.backend_options, dict[str, Any]()
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise impossible("backend_options", given, 'an object such as {"threads": 2}')
+        for name, value in (*given.items(), *named.items()):
+            if value is not None and options.setdefault(name, value) != value:
+                raise ParameterError(f"{name} and backend_options differ.", param=name, hint="Give it once.")
+        object.__setattr__(self, "backend_options", options)
 
     def _check_store(self) -> None:
         if self.kv_store is None:
@@ -285,6 +305,7 @@ class EngineConfig:
     limits      of a step
     kv_groups   blocks of each KV group; a block holds ``block_size`` positions of the layers of its group
     draft       the draft model; None: none
+    attention_chunk     positions that attention reads at a time
     """
 
     options: EngineOptions
@@ -292,6 +313,7 @@ class EngineConfig:
     limits: StepLimits
     kv_groups: tuple[GroupSize, ...]
     draft: ModelSpec | None = None
+    attention_chunk: int = 1
 
     @property
     def kv_blocks(self) -> int:
@@ -300,10 +322,16 @@ class EngineConfig:
 
 
 def resolve(
-    options: EngineOptions, spec: ModelSpec, free_memory: int, draft: ModelSpec | None = None, *, weights: int = 0
+    options: EngineOptions,
+    spec: ModelSpec,
+    free_memory: int,
+    chunk: int,
+    draft: ModelSpec | None = None,
+    *,
+    weights: int = 0,
 ) -> EngineConfig:
     """Settles the context and the KV cache for a model and its ``draft`` model, whose ``weights`` take so many of
-    ``free_memory`` bytes.
+    ``free_memory`` bytes, on a backend that reads the cache in chunks of ``chunk`` positions.
 
     A context that was asked for must fit, or it is an error; one that was left open is the model's, or shorter where
     memory does not hold it. Raises ParameterError and ResourceError.
@@ -311,7 +339,7 @@ def resolve(
     check_kv_type(spec, options.kv_type)
     if draft is not None:
         check_kv_type(draft, options.kv_type)
-    demand = KVDemand(spec, options.kv_layout(spec, draft), options.max_num_batched_tokens)
+    demand = KVDemand(spec, options.kv_layout(spec, draft), options.max_num_batched_tokens, chunk)
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), max(0, free_memory - weights))
     context = largest_context(demand, longest, memory)
@@ -331,7 +359,7 @@ def resolve(
     limits = StepLimits(options.max_num_seqs, options.max_num_batched_tokens, logit_rows)
     if draft is not None:
         check_draft(spec, context)
-    return EngineConfig(options, context, limits, groups, draft)
+    return EngineConfig(options, context, limits, groups, draft, chunk)
 
 
 def no_room_for_weights(weights: int, memory: int, hint: str) -> ResourceError:
@@ -387,11 +415,13 @@ def _allowed_memory(options: EngineOptions, one_sequence: int, free_memory: int)
 
 @dataclass(frozen=True, slots=True)
 class KVDemand:
-    """What sequences of a model need. ``rows`` are the most that a step computes: they are there beside the window."""
+    """What sequences of a model need. ``rows`` are the most that a step computes: they are there beside the window,
+    which attention reads in chunks of ``chunk`` positions."""
 
     spec: ModelSpec
     layout: KVLayout
     rows: int
+    chunk: int
 
     def blocks(self, group: KVGroup, context: int) -> int:
         """The maximum number of blocks that a sequence of ``context`` tokens holds at once."""
@@ -399,7 +429,7 @@ class KVDemand:
         everything = blocks_for(context, size)
         if group.window is None:
             return everything
-        return min(everything, blocks_for(group.window + self.rows + ATTENTION_CHUNK, size) + 1)
+        return min(everything, blocks_for(group.window + self.rows + self.chunk, size) + 1)
 
     def sequence_bytes(self, context: int) -> int:
         """Bytes of one sequence of ``context`` tokens."""

@@ -127,7 +127,7 @@ class KVFiles:
             at, total = header_bytes(len(header.groups)), 0
             for number, (group, blocks) in enumerate(zip(header.groups, part.blocks, strict=True)):
                 if blocks:
-                    mac = PayloadMac(keys, header.name, number)
+                    mac = self._folder.mac(header.name, number)
                     if not _read_into(descriptor, self._block_bytes(number, blocks), at, mac, share):
                         return None
                     if not hmac.compare_digest(mac.digest(), group.mac):
@@ -167,7 +167,7 @@ class KVFiles:
         views: list[memoryview] = []
         for number, (group, blocks) in enumerate(zip(part.header.groups, part.blocks, strict=True)):
             mine = self._block_bytes(number, blocks)
-            mac = PayloadMac(keys, name, number)
+            mac = self._folder.mac(name, number)
             for view in mine:
                 mac.update(view)
             groups.append(replace(group, mac=mac.digest()))
@@ -246,7 +246,7 @@ def read_rate(folder: StoreFolder, clock: Callable[[], float] = time.perf_counte
     if latest is None or latest[1] < PIECE_BYTES:
         return None
     view, total, seconds = memoryview(bytearray(PIECE_BYTES)), 0, 0.0
-    mac, began = PayloadMac(folder.keys, latest[0], 0), clock()
+    mac, began = folder.mac(latest[0], 0), clock()
     with suppress(OSError), folder.file(latest[0]).open("rb", buffering=0) as file:
         while seconds < PROBE_S and (count := file.readinto(view)):
             mac.update(view[:count])

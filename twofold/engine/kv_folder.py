@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twofold.backends.cpu.digest import universal_hash
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.engine.kv.segments import (
     NAME_BYTES,
@@ -41,6 +40,7 @@ from twofold.engine.kv.segments import (
     header_bytes,
 )
 from twofold.engine.kv_mac import PayloadMac
+from twofold.host.digest import UniversalHash, universal_hash
 from twofold.host.paths import open_own, write_whole
 
 log = logging.getLogger("twofold.kv_store")
@@ -102,12 +102,14 @@ class StoreFolder:
     """The folder of one model in a store, locked by this process until ``close``.
 
     ``writable`` is False on a read-only disk: segments are then read, and none is written. ``lost`` files were damaged
-    or had no parent; they were removed when the index was made, and ``evicted`` ones because they were too many.
+    or had no parent; they were removed when the index was made, and ``evicted`` ones because they were too many. MACs
+    are computed with ``universal_hash``.
     """
 
     path: Path
     keys: StoreKeys
     lock: int | None = None
+    universal_hash: UniversalHash = universal_hash
     lost: int = 0
     evicted: int = 0
 
@@ -118,6 +120,10 @@ class StoreFolder:
     def file(self, name: bytes) -> Path:
         """The file of a segment."""
         return self.path / f"{name.hex()}{SUFFIX}"
+
+    def mac(self, name: bytes, group: int) -> PayloadMac:
+        """Computes the MAC of a group of a segment."""
+        return PayloadMac(self.keys, name, group, self.universal_hash)
 
     @property
     def model(self) -> str:
@@ -183,7 +189,9 @@ class StoreFolder:
                 self.file(name).unlink()
 
 
-def open_folder(store: Path, identify: Callable[[], bytes], model: str) -> StoreFolder | None:
+def open_folder(
+    store: Path, identify: Callable[[], bytes], model: str, universal_hash: UniversalHash = universal_hash
+) -> StoreFolder | None:
     """Opens the folder of a model in a store for this process alone; None, with a warning, if the disk refuses.
 
     ``identify`` gives the identity of the model once the store exists.
@@ -203,21 +211,20 @@ def open_folder(store: Path, identify: Callable[[], bytes], model: str) -> Store
         warn(store, error.strerror)
         return None
     keys = StoreKeys(secret, identity)
-    universal_hash()  # before there is a lock: a process that is started to test its instructions would share it
     try:
         lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _linked(path / "lock") from error
         warn(store, error.strerror)
-        return StoreFolder(path, keys)
+        return StoreFolder(path, keys, universal_hash=universal_hash)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         owner = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
         raise _in_use(owner, model, store) from error
-    folder = StoreFolder(path, keys, lock)
+    folder = StoreFolder(path, keys, lock, universal_hash=universal_hash)
     try:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -316,7 +323,7 @@ def _is_whole(folder: StoreFolder, name: bytes, names: set[bytes]) -> bool:
     with file:
         file.seek(header_bytes(len(header.groups)))
         for number, group in enumerate(header.groups):
-            mac, left = PayloadMac(keys, name, number), (header.blocks - group.skip) * group.block_bytes
+            mac, left = folder.mac(name, number), (header.blocks - group.skip) * group.block_bytes
             while left and (piece := file.read(min(left, PIECE))):
                 mac.update(memoryview(piece))
                 left -= len(piece)

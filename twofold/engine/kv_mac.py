@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from twofold.backends.cpu.digest import CHUNK, KEY_BYTES, SUM_BYTES, universal_hash
 from twofold.engine.kv.segments import StoreKeys
+from twofold.host.digest import CHUNK, KEY_BYTES, UniversalHash
 
 DIRECT_BYTES: Final = 1 << 16
 """Smallest piece that is hashed where it is."""
@@ -21,8 +21,8 @@ DIRECT_BYTES: Final = 1 << 16
 class PayloadMac:
     """Computes the MAC of group number ``group`` of the segment ``name`` from pieces of any sizes."""
 
-    def __init__(self, keys: StoreKeys, name: bytes, group: int) -> None:
-        self._hash = universal_hash()
+    def __init__(self, keys: StoreKeys, name: bytes, group: int, universal_hash: UniversalHash) -> None:
+        self._hash = universal_hash
         self._key = np.frombuffer(keys.hash_key(name, group, KEY_BYTES), np.uint8)
         self._mac = keys.payload_mac(name, group)
         self._rest = bytearray()
@@ -48,7 +48,4 @@ class PayloadMac:
         return self._mac.digest()
 
     def _add(self, chunks: bytearray | memoryview) -> None:
-        data = np.frombuffer(chunks, np.uint8)
-        sums = np.empty(data.size // CHUNK * SUM_BYTES, np.uint8)
-        self._hash(data.ctypes.data, data.size // CHUNK, self._key.ctypes.data, sums.ctypes.data)
-        self._mac.update(sums.data)
+        self._mac.update(self._hash(np.frombuffer(chunks, np.uint8), self._key).data)

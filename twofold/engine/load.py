@@ -14,6 +14,7 @@ from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
+from twofold.core.step_basis import PLAIN, StepBasis
 from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
 from twofold.engine.draft_source import find_draft, open_draft
 from twofold.engine.engine import Engine
@@ -43,7 +44,7 @@ class LoadedModel:
 
     ``sampling`` are the defaults of commands and servers; ``SamplingParams`` have defaults of their own. ``store`` is
     the folder of the KV store, None without one. ``nbytes`` are the bytes of the weights, with those of a draft model;
-    ``draft_ratio`` compares its bytes with the target's.
+    ``draft_ratio`` compares its bytes with the target's. ``basis`` is that of the step-time model.
     """
 
     runner: ModelRunner
@@ -56,6 +57,7 @@ class LoadedModel:
     store: StoreFolder | None = None
     nbytes: int = 0
     draft_ratio: float = 0.0
+    basis: StepBasis = PLAIN
 
     @property
     def compile_s(self) -> float:
@@ -111,7 +113,7 @@ def load_model(
             return made
 
         others = None if draft is None else draft.spec
-        config = resolve(options, spec, backend.free_memory(), others, weights=nbytes)
+        config = resolve(options, spec, backend.free_memory(), backend.attention_chunk, others, weights=nbytes)
         store = _open_store(file.parts, backend, config, spec)
         try:
             runner = backend.load(source, runner_sizes(config), tokenizer_of_model, draft)
@@ -123,7 +125,8 @@ def load_model(
         sampling = SamplingDefaults.of_model(path, file.model.values)
     samples = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
-    return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store, nbytes, ratio)
+    basis = backend.step_basis(spec)
+    return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store, nbytes, ratio, basis)
 
 
 def _open_store(parts: Sequence[Path], backend: Backend, config: EngineConfig, spec: ModelSpec) -> StoreFolder | None:
@@ -148,7 +151,8 @@ def _open_store(parts: Sequence[Path], backend: Backend, config: EngineConfig, s
         )
     settings = (NUMERICS, backend.name, options.kv_type, options.block_size, windows, spec.layers)
     store = Path(options.kv_store)
-    return open_folder(store, lambda: store_identity(parts, store, settings), parts[0].stem)
+    made = backend.universal_hash()  # before there is a lock, which processes that test the machine would share
+    return open_folder(store, lambda: store_identity(parts, store, settings), parts[0].stem, made)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:
@@ -173,7 +177,10 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
     store = files = None
     manager = BlockManager(
-        config.kv_groups, config.options.block_size, prefix_caching=config.options.enable_prefix_caching
+        config.kv_groups,
+        config.options.block_size,
+        prefix_caching=config.options.enable_prefix_caching,
+        chunk=config.attention_chunk,
     )
     if loaded.store is not None:
         groups = range(len(config.kv_groups))
@@ -214,7 +221,7 @@ def _speculation(loaded: LoadedModel, limits: StepLimits, step_time: StepTimeMod
 
 
 def _scheduler(loaded: LoadedModel, limits: StepLimits, manager: BlockManager, store: KVStore | None) -> Scheduler:
-    step_time, options = StepTimeModel(loaded.samples), loaded.config.options
+    step_time, options = StepTimeModel(loaded.basis, loaded.samples), loaded.config.options
     budget: Budget = FixedBudget(limits.rows)
     if options.token_budget == "live":
         budget = LiveBudget(step_time, options.tpot_target_s, options.itl_limit_s)

@@ -48,4 +48,4 @@ def _sample(rows: int, logit_rows: int, attended: int, read: int, seconds: float
 
 
 def _file(path: Path, backend: Backend, cache: Path) -> Path:
-    return cache / "calibration" / f"lessons-{backend.variant}-{model_key(model_parts(path))}.json"
+    return cache / "calibration" / f"lessons-{'-'.join(map(str, backend.variant))}-{model_key(model_parts(path))}.json"

@@ -35,6 +35,7 @@ from twofold.core.request import EngineRequest
 from twofold.engine.compress import ReadingTime
 from twofold.engine.config import EngineOptions
 from twofold.engine.kv.names import BlockKeys
+from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.fleet.checks import OutputBounds, check_lanes
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.handover import Handovers
@@ -212,10 +213,11 @@ class Fleet:
 
     def reading_time(self) -> ReadingTime:
         """Predicts the seconds of prompts, by the step-time model of its engine at the last snapshot."""
-        last = self.snapshot
-        if last is None:
+        last, ready = self.snapshot, self._ready
+        if last is None or ready is None or last.step_weights is None:
             return ReadingTime.unknown()
-        return ReadingTime(last.step_weights, last.max_rows, last.max_logit_rows)
+        model = StepTimeModel.of_weights(ready.engine.step_basis, last.step_weights)
+        return ReadingTime(model, last.max_rows, last.max_logit_rows)
 
     def watch(self, *, on: bool) -> None:
         """Starts or ends the events of lanes, also of later processes."""

@@ -99,12 +99,12 @@ def check_ready(ready: Ready, options: EngineOptions, context: int) -> None:
             param="join",
             hint="Give the node as much memory as that takes, or start the server with a smaller --max-model-len.",
         )
-    sizes: list[float] = [ready.bytes, facts.slots, facts.rows, len(facts.groups)]
+    sizes: list[float] = [ready.bytes, facts.slots, facts.rows, len(facts.groups), facts.attention_chunk]
     sizes += [size for group in facts.groups for size in (group.blocks, group.block_bytes)]
     if ready.machine is not None:
         speeds = [read.bytes_per_s for read in ready.machine.reads]
         sizes += [min(speeds, default=0), ready.machine.int8_macs_per_s, ready.machine.float_macs_per_s]
-    limits = [MAX_ENGINE_BYTES, MAX_STEP_ROWS, MAX_STEP_ROWS, MAX_GROUPS]
+    limits = [MAX_ENGINE_BYTES, MAX_STEP_ROWS, MAX_STEP_ROWS, MAX_GROUPS, MAX_STEP_ROWS]
     held = sum(group.blocks * group.block_bytes for group in facts.groups)
     large = held > MAX_ENGINE_BYTES or any(map(gt, sizes, limits))
     short = any(group.blocks * facts.block_size < context for group in facts.groups if group.window is None)

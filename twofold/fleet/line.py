@@ -26,9 +26,18 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions, ScoringParams
 from twofold.engine.scheduler.queue import PROMPT_WEIGHT, Heap, TenantAccount, TenantAccounts, WaitingQueue
-from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.routing.index import BlockNames, PrefixIndex
-from twofold.fleet.routing.router import BlockFetch, Choice, Role, RoutedRequest, Router, WorkAhead, predict
+from twofold.fleet.routing.router import (
+    BlockFetch,
+    Choice,
+    Role,
+    RoutedRequest,
+    Router,
+    WorkAhead,
+    known_model,
+    predict,
+)
 
 AGEING_S: Final = 10.0
 """Seconds of waiting after which a class is as urgent as the next more urgent one, as in engines."""
@@ -316,8 +325,7 @@ class WaitingLine(Generic[R]):
 
     def unknown(self, now: float) -> StepTimeModel:
         """Predicts for replicas that have not run enough steps: the model of one that has."""
-        models = (queue.replica.ahead(now).step_time for queue in self._queues.values())
-        return next((model for model in models if model.ready), StepTimeModel.of_weights(PRIOR))
+        return known_model(queue.replica.ahead(now).step_time for queue in self._queues.values())
 
     def cached(self, request: EngineRequest, numbers: Sequence[int], *, usable: bool = True) -> list[int]:
         """Cached tokens of a prompt at these replicas: those that it could use, or all of layers without a window."""

@@ -41,13 +41,14 @@ def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
 
 
 def plan(
-    options: EngineOptions, spec: ModelSpec, weights: int, room: int, draft: ModelSpec | None = None
+    options: EngineOptions, spec: ModelSpec, weights: int, room: int, chunk: int, draft: ModelSpec | None = None
 ) -> MemoryPlan:
-    """Memory of a model that may take ``room`` bytes; ``weights`` are its bytes, with those of its ``draft`` model.
-    Raises ResourceError if they, or one sequence's KV cache beside them, do not fit."""
+    """Memory of a model that may take ``room`` bytes; ``weights`` are its bytes, with those of its ``draft`` model, and
+    ``chunk`` the positions that attention reads at a time. Raises ResourceError if they, or one sequence's KV cache
+    beside them, do not fit."""
     if weights > room:
         raise no_room_for_weights(weights, room, "Raise --memory-budget, or serve a smaller model.")
-    return plan_of(resolve(options, spec, room, draft, weights=weights), spec, weights)
+    return plan_of(resolve(options, spec, room, chunk, draft, weights=weights), spec, weights)
 
 
 def room_for(own: int, others: Sequence[int], budget: int) -> int:

@@ -31,6 +31,7 @@ from twofold.core.errors import TwofoldError, WorkerError
 from twofold.core.forecast import Forecast
 from twofold.core.report import EngineSnapshot
 from twofold.core.request import EngineRequest
+from twofold.core.step_basis import PLAIN
 from twofold.core.tasks import start_task
 from twofold.engine.engine import SAVE_S
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -54,7 +55,7 @@ from twofold.fleet.routing.router import Role, WorkAhead
 ReplicaState = Literal["loading", "ready", "silent", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
-IDLE: Final = WorkAhead(StepShape(), StepShape(), 1, StepTimeModel())
+IDLE: Final = WorkAhead(StepShape(), StepShape(), 1, StepTimeModel(PLAIN))
 """The work of a replica that does not report its own."""
 CHECK_S: Final = 0.25
 """Interval at which a replica's silence is checked."""
@@ -408,7 +409,8 @@ class FleetReplica:
     def _take_ready(self, ready: Ready) -> None:
         self.ready, self.state = ready, "ready"
         if self._load.keys is not None:
-            self.load, self.listing = ReplicaLoad(ready.engine.slots, ready.engine.rows), False
+            facts = ready.engine
+            self.load, self.listing = ReplicaLoad(facts.slots, facts.rows, facts.step_basis), False
         self._owner.on_ready(self)
 
     def _take_snapshot(self, snapshot: EngineSnapshot | None) -> None:

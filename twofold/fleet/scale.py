@@ -22,6 +22,7 @@ import msgspec
 
 from twofold.bench.load.base import Shared
 from twofold.core.errors import ParameterError
+from twofold.core.step_basis import StepBasis
 from twofold.core.units import count
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -86,13 +87,14 @@ class PastRequest(NamedTuple):
 
 class EngineLimits(msgspec.Struct, frozen=True):
     """An engine: sequences that run at most and rows of a step, blocks of its KV cache, the weights of its step-time
-    model, and the target of TPOT of a live token budget; None: the budget is fixed."""
+    model and their basis, and the target of TPOT of a live token budget; None: the budget is fixed."""
 
     slots: int
     rows: int
     block_size: int
     blocks: int
     weights: tuple[float, ...]
+    basis: StepBasis
     tpot_target_s: float | None = None
 
 
@@ -175,7 +177,7 @@ class _Trials:
         self._question, self._expired = question, expired
         self._limits = [question.objectives.get(each.tier, NO_OBJECTIVE).limits for each in self.requests]
         engine = question.engine
-        self._step_time = StepTimeModel.of_weights(engine.weights)
+        self._step_time = StepTimeModel.of_weights(engine.basis, engine.weights)
         rows = max(engine.slots, _rows(engine, self._step_time))
         groups = (GroupSize(None, engine.blocks),)
         self._setting = EngineSetting(groups, sequences=engine.slots, rows=rows, block_size=engine.block_size)

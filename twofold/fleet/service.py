@@ -173,6 +173,8 @@ def facts(loaded: LoadedModel) -> EngineFacts:
         budget="live" if options.token_budget == "live" else "fixed",
         tpot_target_s=options.tpot_target_s if options.token_budget == "live" else None,
         groups=tuple(GroupFacts(size.window, size.blocks, layout.block_bytes(group)) for group, size in sizes),
+        attention_chunk=config.attention_chunk,
+        step_basis=loaded.basis,
     )
 
 

@@ -31,7 +31,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from twofold.backends.base import Backend
 from twofold.core.errors import ResourceError, TwofoldError
+from twofold.core.limits import MachineLimits
 from twofold.engine.config import EngineOptions
 from twofold.engine.load import load_model
 from twofold.fleet.channel import Channel
@@ -158,7 +160,7 @@ class _Worker:
         folders = CacheFolders.of().create()
         options = EngineOptions(**load.options)
         path = Path(load.path)
-        machine = options.open_backend().limits(path.stat().st_size)
+        machine = _limits(options.open_backend(), path.stat().st_size)
         loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
         service = Service(loaded)
         began = time.monotonic()
@@ -178,6 +180,14 @@ class _Worker:
         for hub in list(self._hubs):
             hub.channel.drain()
         os._exit(error.exit_code)
+
+
+def _limits(backend: Backend, working_set: int) -> MachineLimits | None:
+    """The limits of the machine while a step reads so many bytes; None if they cannot be measured."""
+    try:
+        return backend.probe(working_set).limits()
+    except (TwofoldError, OSError, MemoryError):
+        return None
 
 
 def _crash(failure: threading.ExceptHookArgs) -> None:

@@ -8,12 +8,13 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold import LLM, SamplingParams
-from twofold.backends.cpu import tables
+from twofold.backends.cpu import backend, tables
 from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.kernels import jit
 from twofold.backends.cpu.kernels.isa import TABLES, TILE_FEATURES, Isa
@@ -287,3 +288,9 @@ def test_a_later_load_tests_in_this_process_only(folders: CacheFolders, monkeypa
 def test_an_unknown_table_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(ParameterError, match="no instruction set named 'amd'"):
         CpuBackend("amd")
+
+
+def test_replicas_share_the_cores_unless_their_threads_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "read_cpu", lambda: SimpleNamespace(usable_cores=8))
+    assert [CpuBackend().share(replicas) for replicas in (1, 2, 3, 9)] == [{}, *({"threads": n} for n in (4, 2, 1))]
+    assert CpuBackend(threads=5).share(3) == {}

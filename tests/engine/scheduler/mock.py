@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Row
 from typing import Any
 
+from tests.support.basis import BASIS
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
@@ -91,7 +92,7 @@ def make_scheduler(
         manager or make_manager(blocks, host=host, window=window),
         StepLimits(seqs, rows, logit_rows),
         budget=budget or FixedBudget(rows),
-        step_time=model or StepTimeModel(),
+        step_time=model or StepTimeModel(BASIS),
         **options,
     )
 

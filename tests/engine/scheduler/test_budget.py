@@ -7,6 +7,7 @@ import pytest
 from tests.engine.scheduler.mock import make_scheduler, make_sequence
 from tests.engine.scheduler.test_speculation import FixedTimes
 from tests.engine.scheduler.test_step_time import decode, taught
+from tests.support.basis import BASIS
 from twofold.core.errors import ParameterError
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome
@@ -90,7 +91,7 @@ def test_a_limit_that_was_given_holds_even_then() -> None:
 
 
 def test_before_anything_is_known_prompts_get_a_fixed_number() -> None:
-    budget = LiveBudget(StepTimeModel(), 0.05)
+    budget = LiveBudget(StepTimeModel(BASIS), 0.05)
     assert budget.rows(decode(8), decode(8), Allowance(0.05, 0.05), 0, 500) == UNLEARNED_ROWS
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.scheduler.mock import answer_plan, make_scheduler, make_sequence
+from tests.support.basis import BASIS
 from twofold.engine.scheduler.budget import LiveBudget
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -23,7 +24,7 @@ class Clock:
     """A scheduler whose steps take what its model predicts, without error."""
 
     def __init__(self, tpot_target_s: float = 0.05, slots: int = 8) -> None:
-        self.model = ExactTimes.of_weights(WEIGHTS)
+        self.model = ExactTimes.of_weights(BASIS, WEIGHTS)
         budget = LiveBudget(self.model, tpot_target_s)
         self.scheduler: Scheduler = make_scheduler(slots, 64, 64, 2048, model=self.model, budget=budget)
         self.now = 0.0

@@ -15,6 +15,7 @@ from tests.engine.scheduler.mock import (
     turn,
 )
 from tests.engine.scheduler.test_step_time import taught
+from tests.support.basis import BASIS
 from twofold.core.record import WaitReason
 from twofold.core.request import RequestOptions
 from twofold.core.step import BlockMove, MoveKind, SequenceStep, StepOutcome, StepPlan
@@ -121,7 +122,7 @@ def test_the_cheaper_of_swapping_and_recomputing_is_chosen() -> None:
 
 def test_without_knowledge_of_step_times_tokens_are_computed_again() -> None:
     manager = make_manager()
-    cost, sequence = PreemptionCost(manager, StepTimeModel()), make_sequence(0, 6)
+    cost, sequence = PreemptionCost(manager, StepTimeModel(BASIS)), make_sequence(0, 6)
     scheduler = make_scheduler(manager=manager)
     scheduler.add(sequence, 0.0)
     turn(scheduler)
@@ -129,10 +130,10 @@ def test_without_knowledge_of_step_times_tokens_are_computed_again() -> None:
 
 
 def test_the_time_of_moves_is_learned() -> None:
-    cost = PreemptionCost(make_manager(), StepTimeModel())
+    cost = PreemptionCost(make_manager(), StepTimeModel(BASIS))
     plan, outcome = StepPlan((), (BlockMove(MoveKind.OUT, 0, 1, 2),) * 4), StepOutcome((), 0.0, 0.04)
     for _ in range(100):
-        cost.computed(plan, outcome, StepWork.measure(plan, outcome, StepTimeModel()))
+        cost.computed(plan, outcome, StepWork.measure(plan, outcome, StepTimeModel(BASIS)))
     assert cost._block_s == pytest.approx(0.01, rel=0.01)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
 from tests.engine.scheduler.test_speculation import TEXT, FixedTimes
+from tests.support.basis import BASIS
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, SequenceStep, StepOutcome
 from twofold.engine.scheduler.budget import MIN_PREFILL_ROWS, LiveBudget
@@ -129,7 +130,7 @@ def test_a_resumed_sequence_goes_before_later_ones_of_its_tenant() -> None:
 
 def test_the_time_that_a_preempted_sequence_waited_does_not_hold_up_prompts() -> None:
     """Its TPOT is far above the target when it runs again; prompts beside it get their rows all the same."""
-    model = StepTimeModel()
+    model = StepTimeModel(BASIS)
     budget = LiveBudget(model, tpot_target_s=0.04)
     scheduler = make_scheduler(rows=64, logit_rows=4, blocks=400, budget=budget, model=model)
     add(scheduler, "bob", range(PLACES), answer=300)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.scheduler.mock import make_scheduler, make_sequence, turn
+from tests.support.basis import BASIS
 from twofold.core.request import RequestOptions
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.speculation import PAST_TOKENS, Speculator
@@ -23,7 +24,7 @@ class FixedTimes(StepTimeModel):
     """Steps of known length: 1 s, and ``row`` seconds for each row."""
 
     def __init__(self, row: float) -> None:
-        super().__init__()
+        super().__init__(BASIS)
         self._row = row
 
     def predict(self, shape: StepShape) -> float | None:
@@ -59,7 +60,7 @@ def test_there_are_no_drafts_without_room_text_or_wish() -> None:
     assert proposed(speculator, generating(2, speculation=False)) == [0]
     assert proposed(speculator, generating(3, answer=1)) == [0]
     assert proposed(speculator, generating(4, answer=3)) == [2]
-    assert proposed(Speculator(StepTimeModel(), 31), generating(5)) == [0]
+    assert proposed(Speculator(StepTimeModel(BASIS), 31), generating(5)) == [0]
 
 
 def test_there_are_no_drafts_where_rows_cost_as_much_as_steps() -> None:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.support.basis import BASIS
 from twofold.core.model import visible
 from twofold.engine.scheduler.step_time import MIN_STEPS, StepShape, StepTimeModel
 
@@ -28,7 +29,7 @@ MEASURED = (
 
 
 def taught(steps: int, seed: int = 0, *, slower: float = 1.0, noise: float = 0.08) -> StepTimeModel:
-    model, rng = StepTimeModel(), random.Random(seed)
+    model, rng = StepTimeModel(BASIS), random.Random(seed)
     teach(model, rng, steps, slower, noise)
     return model
 
@@ -53,7 +54,7 @@ def test_shapes_count_what_rows_see() -> None:
 
 
 def test_the_first_steps_are_not_predicted() -> None:
-    model = StepTimeModel()
+    model = StepTimeModel(BASIS)
     for _ in range(MIN_STEPS):
         assert model.predict(decode(8)) is None
         model.observe(decode(8), 0.0084)
@@ -64,7 +65,7 @@ def test_the_first_steps_are_not_predicted() -> None:
 @pytest.mark.parametrize("slower", [3.0, 10.0, 30.0])
 def test_a_slow_first_step_does_not_set_the_scale(slower: float) -> None:
     """The first prompt of a process waits for its weights and its memory."""
-    model = StepTimeModel()
+    model = StepTimeModel(BASIS)
     model.observe(StepShape().plus(0, 243, 1), slower * 0.12)
     for start in range(243, 242 + MIN_STEPS):
         model.observe(StepShape().plus(start, 1, 1), 0.004)
@@ -116,7 +117,7 @@ def test_the_mean_error_is_kept() -> None:
     model = taught(300)
     assert model.error is not None
     assert 0 < model.error < 0.15
-    assert StepTimeModel().error is None
+    assert StepTimeModel(BASIS).error is None
 
 
 @pytest.mark.parametrize(("shape", "seconds"), [(StepShape(), 0.01), (StepShape(1, 1, 1, 1), 0.0)])

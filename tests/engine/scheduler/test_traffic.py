@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.engine.scheduler.lane_reader import LaneReader
 from tests.engine.scheduler.memory import BlockMemory
 from tests.engine.scheduler.mock import END, answer_plan, make_scheduler, make_sequence
+from tests.support.basis import BASIS
 from twofold.core.request import CachePin, RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, Pooling, StepPlan, TokenEvent
 from twofold.engine.scheduler.budget import LiveBudget, StepLimits
@@ -30,7 +31,7 @@ class Traffic:
     def __init__(self, limits: StepLimits, blocks: int, host: int, window: int | None) -> None:
         self.limits = limits
         self.most = blocks * BLOCK
-        model = StepTimeModel()
+        model = StepTimeModel(BASIS)
         self.scheduler: Scheduler = make_scheduler(
             limits.sequences,
             limits.rows,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
+from tests.support.basis import BASIS, PRIOR
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.routing.router import WorkAhead
 
 
 def model(speed: float = 1.0) -> StepTimeModel:
-    return StepTimeModel.of_weights([weight / speed for weight in PRIOR])
+    return StepTimeModel.of_weights(BASIS, [weight / speed for weight in PRIOR])
 
 
 @dataclass

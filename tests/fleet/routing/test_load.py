@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fleet.routing.replicas import model
+from tests.support.basis import BASIS
 from twofold.engine.scheduler.forecast import EngineWork
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.routing.load import BESIDE, STEPS, ReplicaLoad, SentPrompt
@@ -14,7 +15,7 @@ ROWS = 64
 
 
 def load(slots: int = 8) -> ReplicaLoad:
-    made = ReplicaLoad(slots, ROWS)
+    made = ReplicaLoad(slots, ROWS, BASIS)
     made.learn(model().weights)
     return made
 

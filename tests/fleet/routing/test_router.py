@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fleet.routing.replicas import Standing, model
 from tests.planner.simulate.support import linear, setting_with
+from tests.support.basis import BASIS
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.routing.router import BlockFetch, Choice, Predicted, RoutedRequest, make_router, predict
 from twofold.planner.simulate.exact import ExactReplica
@@ -45,7 +46,7 @@ def standing(draw: st.DrawFn) -> Standing:
         draw(st.integers(0, 50)),
         StepShape(decoding, decoding, 100 * decoding, 100 * decoding),
         prompts(*draw(st.lists(st.integers(1, 2000), max_size=5))),
-        draw(st.sampled_from([model(), model(4.0), StepTimeModel()])),
+        draw(st.sampled_from([model(), model(4.0), StepTimeModel(BASIS)])),
     )
 
 
@@ -83,12 +84,15 @@ def test_a_choice_says_what_was_predicted() -> None:
 
 
 def test_a_replica_without_a_model_is_assumed_to_be_like_another() -> None:
-    unknown = Standing(step_time=StepTimeModel())
+    unknown = Standing(step_time=StepTimeModel(BASIS))
     assert chosen([Standing(pending=prompts(300)), unknown], request(matched=(0, 0))) == Choice(
         1, "least predicted TTFT", 0, None
     )
-    assert chosen([Standing(), Standing(step_time=StepTimeModel(), open=1, pending=prompts(9))], request()).replica == 0
-    nothing_known = [Standing(step_time=StepTimeModel(), pending=prompts(rows)) for rows in (90, 10, 50)]
+    assert (
+        chosen([Standing(), Standing(step_time=StepTimeModel(BASIS), open=1, pending=prompts(9))], request()).replica
+        == 0
+    )
+    nothing_known = [Standing(step_time=StepTimeModel(BASIS), pending=prompts(rows)) for rows in (90, 10, 50)]
     assert chosen(nothing_known, request()).replica == 1
 
 

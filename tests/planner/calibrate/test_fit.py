@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.scheduler.test_step_time import DECODE, MIXED, PREFILL
+from tests.support.basis import BASIS
 from twofold.core.errors import ResourceError
 from twofold.core.values import FP16, FP32, find_format
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -102,7 +103,7 @@ def test_few_probes_are_refused() -> None:
 
 
 def test_the_live_model_starts_from_calibrated_steps() -> None:
-    model = StepTimeModel(step_samples(made(TRUE)))
+    model = StepTimeModel(BASIS, step_samples(made(TRUE)))
     assert model.error is None
     for spans in kinds()[:6]:
         ((count, span),) = spans

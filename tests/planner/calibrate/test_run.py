@@ -46,15 +46,15 @@ def model(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
 
 
 def test_a_calibration_is_stored_and_predicts(cache: Path, model: Path) -> None:
-    found = run.calibrate(model, threads=1, force=True)
+    found = run.calibrate(model, {"threads": 1}, force=True)
     assert found.probes == len(TINY_PROBES)
     assert found.constants.error is not None
-    predictor = run.calibrated(model, threads=1)
+    predictor = run.calibrated(model, {"threads": 1})
     assert predictor is not None
     assert predictor.constants == found.constants
     prediction = predictor.predict(Case(prompt=16, output=4))
     assert prediction.ttft >= prediction.ttft_floor > 0
-    assert run.calibrated(model, threads=7) is None
+    assert run.calibrated(model, {"threads": 7}) is None
     assert list((cache / "calibration").glob("*.json"))
 
 
@@ -69,7 +69,7 @@ def test_a_calibration_on_a_busy_machine_is_not_stored(
     monkeypatch.setattr(run, "held_out_error", lambda _: 0.02 if others else 0.4)
     monkeypatch.setattr(run, "save", lambda *_: pytest.fail("stored"))
     monkeypatch.setattr(run, "write_step_samples", lambda *_: pytest.fail("stored"))
-    found = run.calibrate(model, threads=1)
+    found = run.calibrate(model, {"threads": 1})
     assert not found.reliable
     assert ("while the machine was busy" in found.constants.error.source) == bool(others)  # type: ignore[union-attr]
 
@@ -77,7 +77,7 @@ def test_a_calibration_on_a_busy_machine_is_not_stored(
 def test_an_engine_predicts_its_first_step_after_calibration(cache: Path, model: Path) -> None:
     with LLM(model, threads=2) as before:
         assert before.engine.scheduler.step_time.predict(StepShape(1, 1, 8, 8)) is None
-    run.calibrate(model, threads=2, force=True)
+    run.calibrate(model, {"threads": 2}, force=True)
     with LLM(model, threads=2) as after:
         assert after.engine.scheduler.step_time.predict(StepShape(1, 1, 8, 8)) is not None
         assert after.engine.scheduler.step_time.error is None
@@ -88,7 +88,7 @@ def test_an_engine_predicts_its_first_step_after_calibration(cache: Path, model:
 def test_every_step_of_a_probe_is_a_point(model: Path) -> None:
     CacheFolders.of().create()
     shape = read_shape(model)
-    points = run.measure(model, shape, None, 1, 10.0, lambda: False)
+    points = run.measure(model, shape, {"threads": 1}, 10.0, lambda: False)
     assert {point.probe for point in points} == set(range(len(TINY_PROBES)))
     first = [point for point in points if point.probe == 0]
     assert sum(span.new * count for point in first for count, span in point.spans) == 8 + 4 - 1
@@ -98,9 +98,9 @@ def test_every_step_of_a_probe_is_a_point(model: Path) -> None:
 @pytest.mark.usefixtures("cache")
 def test_too_few_probes_are_an_error(model: Path) -> None:
     with pytest.raises(ResourceError, match="probes"):
-        run.calibrate(model, threads=1, stop=lambda: True)
+        run.calibrate(model, {"threads": 1}, stop=lambda: True)
     with pytest.raises(ResourceError, match="probes"):
-        run.calibrate(model, threads=1, seconds=0.0)
+        run.calibrate(model, {"threads": 1}, seconds=0.0)
 
 
 def test_probes_that_fit() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from tests.fleet.conftest import ENGINE, job_of, until, until_idle, whole
 from tests.observe.served import served
+from tests.support.basis import BASIS, PRIOR
 from twofold.core.errors import BusyError
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
-from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.scale import ScaleForecast, ScaleQuestion, ScaleRange, forecast
 from twofold.observe.metrics.instruments import Instruments
@@ -126,7 +127,7 @@ def test_records_become_a_question_and_a_decision(
                     scaler.on_served(served(model=model.names[0], tier=tier))
                 load = fleet.lifecycle.own[0].load
                 assert load is not None
-                load.step_time = StepTimeModel()
+                load.step_time = StepTimeModel(BASIS)
                 await scaler.check(model)
                 assert fleet.decision.reason == "the times of steps are not known yet"
                 load.learn(PRIOR)

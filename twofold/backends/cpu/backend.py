@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from twofold.backends.base import LoadableModel, RunnerSizes
+from twofold.backends.base import Backend, LoadableModel, RunnerSizes
 from twofold.backends.cpu.graph import Node, Recorder
+from twofold.backends.cpu.kernels.attention import CHUNK
 from twofold.backends.cpu.kernels.cache import TILE
+from twofold.backends.cpu.kernels.digest import compiled_hash
 from twofold.backends.cpu.kernels.isa import choose
 from twofold.backends.cpu.kernels.jit import Compiler, host_features, refused_features
 from twofold.backends.cpu.machine import MachineProbe
@@ -19,8 +21,11 @@ from twofold.backends.cpu.tables import SelfTests, TableChoice, choose_table, se
 from twofold.backends.drafting import DraftModel
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
-from twofold.core.errors import ParameterError, TwofoldError
-from twofold.core.limits import MachineLimits
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.core.params import whole_number
+from twofold.core.step_basis import StepBasis, experts_of
+from twofold.host.digest import UniversalHash
 from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.decoder import forward
@@ -29,20 +34,24 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class CpuBackend:
+class CpuBackend(Backend):
     """``Backend`` for this machine's processor.
 
     isa      instruction set of the kernels; None: the fastest that the processor has
     threads  number of threads that compute; None: one for each usable core
 
-    Raises ParameterError for an instruction set that is unknown or that the processor does not have.
+    Raises ParameterError for an instruction set that is unknown or that the processor does not have, and for an
+    impossible number of threads.
     """
 
     isa: str | None = None
     threads: int | None = None
     name: ClassVar[str] = "cpu"
+    attention_chunk: ClassVar[int] = CHUNK
 
     def __post_init__(self) -> None:
+        if self.threads is not None:
+            whole_number("threads", self.threads, 1, 1 << 62)
         if self.isa is not None:
             choose(host_features(), self.isa, refused_features())
 
@@ -62,9 +71,9 @@ class CpuBackend:
         return read_cpu().name
 
     @property
-    def variant(self) -> str:
-        """``Backend.variant``."""
-        return f"{self.choice.isa.name}-{self.workers}"
+    def variant(self) -> tuple[str, int]:
+        """``Backend.variant``: instruction set and threads."""
+        return self.choice.isa.name, self.workers
 
     def warnings(self) -> tuple[str, ...]:
         """``Backend.warnings``."""
@@ -73,12 +82,9 @@ class CpuBackend:
             return ()
         return (f"{self.workers} threads share {cores} cores, which is slower than --threads {cores}.",)
 
-    def limits(self, working_set: int) -> MachineLimits | None:
-        """``Backend.limits``, measured within the last week or now."""
-        try:
-            return self.probe(working_set).limits()
-        except (TwofoldError, OSError, MemoryError):
-            return None
+    def share(self, replicas: int) -> Mapping[str, int]:
+        """``Backend.share``: the cores are divided."""
+        return {} if replicas == 1 or self.threads else {"threads": max(1, read_cpu().usable_cores // replicas)}
 
     def free_memory(self) -> int:
         """``Backend.free_memory``."""
@@ -87,6 +93,14 @@ class CpuBackend:
     def probe(self, working_set: int = 0) -> MachineProbe:
         """Measures the machine with these options. Raises ResourceError where the cache folder cannot be used."""
         return MachineProbe(self.compiler(), self.workers, working_set)
+
+    def step_basis(self, spec: ModelSpec) -> StepBasis:
+        """``Backend.step_basis``, with prior weights from a small model on two cores."""
+        return StepBasis(32, (4e-3, 3e-4, 8e-5, 1e-4, 4e-7, 1e-6), experts_of(spec))
+
+    def universal_hash(self) -> UniversalHash:
+        """``Backend.universal_hash``: a kernel."""
+        return compiled_hash(self.compiler())
 
     def compiler(self) -> Compiler:
         """A compiler that stores machine code in the cache folder."""

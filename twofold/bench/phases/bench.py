@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final, TypeVar
 
-from twofold.backends.cpu.backend import CpuBackend
 from twofold.bench.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix, Sizes
 from twofold.bench.phases.ceilings import Ceilings, read_ceilings
 from twofold.bench.phases.report import (
@@ -72,7 +71,7 @@ def run(
     Context and sequences default to what the cases need. Raises ContextLengthError if no case fits, and the errors of
     loading a model.
     """
-    probe = CpuBackend(options.isa, options.threads).probe(subject.path.stat().st_size)
+    probe = options.open_backend().probe(subject.path.stat().st_size)
     draft = find_draft(options)
     ceilings = read_ceilings(subject.path, probe.best(), options.kv_type, options.max_num_batched_tokens, draft)
     printer.opened(ceilings, subject.name)
@@ -143,8 +142,7 @@ def _keywords(options: EngineOptions, ceilings: Ceilings, cases: Sequence[Case],
         "overlap": True,
         "speculative_config": options.speculative_config,
         "seed": options.seed,
-        "threads": options.threads,
-        "isa": options.isa,
+        "backend_options": options.backend_options,
     }
 
 
@@ -376,7 +374,7 @@ class PhaseBench:
     def _holds(self, case: Decode | Mixed, others: int) -> bool:
         """Whether the KV cache has room for all sequences of the case and another one of ``others`` tokens."""
         spec, config = self._llm.loaded.spec, self.config
-        demand = KVDemand(spec, config.options.kv_layout(spec, config.draft), self._rows)
+        demand = KVDemand(spec, config.options.kv_layout(spec, config.draft), self._rows, config.attention_chunk)
         tokens = case.context + case.max_output(self._rows, self._rounds)
         return all(
             case.batch * demand.blocks(group, tokens) + demand.blocks(group, others) <= size.blocks

@@ -9,7 +9,6 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
-from twofold.backends.cpu.backend import CpuBackend
 from twofold.cli.chat.base import ChatCompletion, Message, PromptRequest
 from twofold.cli.chat.phases import (
     PhaseShare,
@@ -108,7 +107,8 @@ class LocalModel:
     def loading(self) -> str:
         """Load times, context and threads."""
         loaded, config = self._llm.loaded, self._llm.config
-        threads = "" if config.options.threads is None else f", {count(config.options.threads, 'thread')}"
+        given = config.options.backend_options.get("threads")
+        threads = "" if given is None else f", {count(given, 'thread')}"
         return (
             f"{self.name}: loaded in {loaded.load_s:.2f} s, kernels in {loaded.compile_s:.2f} s; "
             f"context {config.context:,} tokens{threads}"
@@ -196,8 +196,7 @@ class Roofline:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._config, self._shape = loaded.config, loaded.spec
-        options = self._config.options
-        self._probe = CpuBackend(options.isa, options.threads).probe(streamed_bytes(self._shape))
+        self._probe = self._config.options.open_backend().probe(streamed_bytes(self._shape))
         self.steps = self._predictor(self._probe.limits())
 
     def shares(self, metrics: RequestMetrics) -> RooflineShares:

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import gt, le
 
-from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.report import KVPicture
 from twofold.core.step import BlockMove, MoveKind
 from twofold.engine.kv.block_tables import NEVER, AttentionWindow, BlockTables, Swapped
@@ -201,7 +200,7 @@ class BlockManager:
         *,
         prefix_caching: bool = True,
         pinned_share: float = 0.5,
-        chunk: int = ATTENTION_CHUNK,
+        chunk: int = 1,
     ) -> None:
         if not groups or any(group.window is None for group in groups[1:]):
             raise ValueError("there must be a KV group, and only the first may be without a window")

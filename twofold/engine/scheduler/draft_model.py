@@ -82,7 +82,7 @@ class ModelDrafts(StepFeature):
         """The model of passes, whose unit of time is now ``unit`` seconds."""
         if self._time is None:
             seen = [(shape, self._ratio * (self._target.predict(shape) or unit) / unit) for shape in FIRST_SHAPES]
-            self._time = StepTimeModel(seen)
+            self._time = StepTimeModel(self._target.basis, seen)
         return self._time
 
     def lacking(self, sequence: Sequence) -> int:

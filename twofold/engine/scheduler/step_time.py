@@ -1,12 +1,8 @@
 """How long a step will take, learned from earlier steps.
 
-The model is linear in few features of a step's shape, none with a negative weight:
-
-    seconds = fixed + a · rows + b · min(rows, KNEE) + c · logit rows + d · attended + e · read
-
-``fixed`` is the cost of every step: the weights are read once for any number of rows. A kernel works on tiles of rows,
-and the rows of a step that does not fill many tiles cost more: hence the knee. ``attended`` counts pairs of a row and a
-position that it sees, ``read`` the cached positions, which are read once for all rows of a sequence.
+The model is linear in few features of a step's shape, none with a negative weight; the backend says which
+(``StepBasis``). In a shape, ``attended`` counts pairs of a row and a position that it sees, and ``read`` the cached
+positions, which are read once for all rows of a sequence.
 
 Weights are fitted by recursive least squares on relative errors, in the form of a Kalman filter (Kalman 1960) whose
 weights drift: all together with the speed of the machine, which every step measures, and each alone a little, up to a
@@ -25,10 +21,11 @@ from typing import Final, NamedTuple, Self
 
 from twofold.core.model import visible
 from twofold.core.step import StepOutcome, StepPlan
+from twofold.core.step_basis import StepBasis
 
-KNEE: Final = 32
 MIN_STEPS: Final = 6
-"""Number of steps before the first prediction."""
+"""Number of steps before the first prediction. Their median sets the scale of the weights, since the very first one
+also waits for weights from the disk and for memory."""
 SPEED_DRIFT: Final = 0.01
 """Change of the machine's speed from step to step, as a share."""
 WEIGHT_DRIFT: Final = 1e-4
@@ -38,10 +35,6 @@ CLIP: Final = 2.5
 """A larger error counts as this many times the usual error."""
 CLIP_FLOOR: Final = 0.05
 USUAL_DECAY: Final = 0.05
-
-PRIOR: Final = (4e-3, 3e-4, 8e-5, 1e-4, 4e-7, 1e-6)
-"""Initial weights, from a small model on two cores. Only their ratios matter: the median of the first MIN_STEPS steps
-sets the scale, since the very first one also waits for weights from the disk and for memory."""
 
 
 class StepShape(NamedTuple):
@@ -74,8 +67,9 @@ class StepTimeModel:
     They do not count in ``error``.
     """
 
-    def __init__(self, samples: Iterable[tuple[StepShape, float]] = ()) -> None:
-        self._weights: list[float] = list(PRIOR)
+    def __init__(self, basis: StepBasis, samples: Iterable[tuple[StepShape, float]] = ()) -> None:
+        self.basis = basis
+        self._weights: list[float] = list(basis.weights)
         self._covariance: list[list[float]] = []
         self._max_variance: list[float] = []
         self._steps = 0
@@ -87,12 +81,12 @@ class StepTimeModel:
         self.error = None
 
     @classmethod
-    def of_weights(cls, weights: Sequence[float]) -> Self:
-        """A model that predicts with the ``weights`` of another one, and does not learn."""
-        if len(weights) != len(PRIOR):
-            raise ValueError(f"a step-time model has {len(PRIOR)} weights, not {len(weights)}")
-        model = cls()
-        model._weights, model._steps = list(weights), MIN_STEPS
+    def of_weights(cls, basis: StepBasis, weights: Sequence[float] | None = None) -> Self:
+        """A model that predicts with the ``weights`` of another one, by default those before the first step."""
+        model = cls(basis)
+        if weights is not None and len(weights) != len(model._weights):
+            raise ValueError(f"this step-time model has {len(model._weights)} weights, not {len(weights)}")
+        model._weights, model._steps = list(weights or model._weights), MIN_STEPS
         return model
 
     @property
@@ -102,7 +96,7 @@ class StepTimeModel:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Seconds for a step, a row, a row below the knee, a logit row, an attended pair, a read position."""
+        """Seconds for each feature of the basis."""
         return tuple(self._weights)
 
     def predict(self, shape: StepShape) -> float | None:
@@ -117,24 +111,25 @@ class StepTimeModel:
         if self._steps > MIN_STEPS:
             error = abs(self._seconds(shape) - seconds) / seconds
             self.error = error if self.error is None else self.error + USUAL_DECAY * (error - self.error)
-            self._learn([feature / seconds for feature in _features(shape)])
+            self._learn([feature / seconds for feature in self.basis.features(*shape)])
             return
         self._first.append((shape, seconds))
         if self._steps == MIN_STEPS:
             self._begin()
 
     def _seconds(self, shape: StepShape) -> float:
-        fixed, row, low_row, logit_row, pair, position = self._weights
+        fixed, row, low_row, logit_row, pair, position, *more = self._weights
         rows, logit_rows, pairs, read = shape
-        low_rows = rows if rows < KNEE else KNEE
-        return fixed + row * rows + low_row * low_rows + logit_row * logit_rows + pair * pairs + position * read
+        low_rows = rows if rows < self.basis.knee else self.basis.knee
+        seconds = fixed + row * rows + low_row * low_rows + logit_row * logit_rows + pair * pairs + position * read
+        return seconds + more[0] * self.basis.distinct(rows) if more else seconds
 
     def _begin(self) -> None:
         """Sets the scale and learns from the first steps, those farthest from it first: the others correct them."""
         scale = median(seconds / self._seconds(shape) for shape, seconds in self._first)
         self._set_scale(scale)
         for shape, seconds in sorted(self._first, key=lambda each: -abs(log(self._seconds(each[0]) / each[1]))):
-            self._learn([feature / seconds for feature in _features(shape)])
+            self._learn([feature / seconds for feature in self.basis.features(*shape)])
         self._first.clear()
 
     def _set_scale(self, scale: float) -> None:
@@ -166,11 +161,6 @@ class StepTimeModel:
             row[:] = [value + speed * other for value, other in zip(row, self._weights, strict=True)]
             if row[i] < self._max_variance[i]:
                 row[i] += WEIGHT_DRIFT * self._max_variance[i]
-
-
-def _features(shape: StepShape) -> tuple[float, ...]:
-    rows, logit_rows, pairs, read = shape
-    return 1.0, float(rows), float(min(rows, KNEE)), float(logit_rows), float(pairs), float(read)
 
 
 @dataclass(frozen=True, slots=True)

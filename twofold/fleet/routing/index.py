@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.report import EngineFacts
 from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.engine.kv.names import BlockKeys, of_group
@@ -169,7 +168,7 @@ def cached_tokens(blocks: Sequence[int], block_size: int, tokens: int) -> list[i
 
 def windows_of(engine: EngineFacts) -> list[AttentionWindow]:
     """The attention windows of an engine's KV groups."""
-    return [AttentionWindow(group.window, ATTENTION_CHUNK, engine.block_size) for group in engine.groups]
+    return [AttentionWindow(group.window, engine.attention_chunk, engine.block_size) for group in engine.groups]
 
 
 class BlockNames:

@@ -11,8 +11,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from twofold.core.step_basis import StepBasis
 from twofold.engine.scheduler.forecast import EngineWork
-from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.routing.router import WorkAhead
 
 STEPS: Final = 2
@@ -43,9 +44,9 @@ class ReplicaLoad:
     tenants   open requests by tenant
     """
 
-    def __init__(self, slots: int, rows: int) -> None:
+    def __init__(self, slots: int, rows: int, basis: StepBasis) -> None:
         self.slots, self.rows = slots, rows
-        self.step_time = StepTimeModel()
+        self.step_time = StepTimeModel(basis)
         self.tenants: Counter[str] = Counter()
         self._work = EngineWork(chunk=rows)
         self._since = 0.0
@@ -56,7 +57,7 @@ class ReplicaLoad:
     def learn(self, weights: Sequence[float] | None) -> None:
         """The weights of the replica's step-time model; None before it predicts."""
         if weights is not None:
-            self.step_time = StepTimeModel.of_weights(weights)
+            self.step_time = StepTimeModel.of_weights(self.step_time.basis, weights)
 
     def report(self, received: int, work: EngineWork, now: float) -> None:
         """The replica reported its work, after it had received so many requests."""
@@ -104,7 +105,7 @@ class ReplicaLoad:
             return WorkAhead(decode, pending, chunk, self.step_time)
         part = min(1.0, chunk / pending.rows) if pending.rows else 0.0
         step = StepShape(*(own + round(part * more) for own, more in zip(decode, pending, strict=True)))
-        known = self.step_time if self.step_time.ready else StepTimeModel.of_weights(PRIOR)
+        known = self.step_time if self.step_time.ready else StepTimeModel.of_weights(self.step_time.basis)
         step_s, passed_s = known.predict(step) or 0.0, max(0.0, now - self._since)
         if not pending.rows:
             passed_s = math.fmod(passed_s, step_s) if step_s else 0.0  # without open streams it reports rarely

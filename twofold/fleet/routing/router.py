@@ -21,13 +21,13 @@ lost: with it 84% of Mooncake's first 1,500 requests, 12 a second, met the objec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 from twofold.core.errors import ParameterError, did_you_mean
-from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 Role = Literal["both", "prefill", "decode"]
 """What a replica is for. Prompts go to those that prefill; later, requests may move to those that decode
@@ -210,8 +210,7 @@ class Predicted:
         if not able:
             return None
         works = {number: replicas[number].ahead() for number in able}
-        known = [work.step_time for work in works.values() if work.step_time.ready]
-        unknown = known[0] if known else StepTimeModel.of_weights(PRIOR)
+        unknown = known_model(work.step_time for work in works.values())
         matched = request.matched()
         found = {number: predict(work, request.tokens, matched[number], unknown) for number, work in works.items()}
         fetches: dict[int, BlockFetch] = {}
@@ -234,6 +233,12 @@ class Predicted:
         known_here, fetched = works[number].step_time.ready, fetches.get(number)
         cached = matched[number] if fetched is None else fetched.tokens
         return Choice(number, reason, cached, found[number] if known_here else None, fetched)
+
+
+def known_model(models: Iterable[StepTimeModel]) -> StepTimeModel:
+    """The first of the replicas' models that predicts; else, with the weights before the first step, any of them."""
+    some = list(models)
+    return next((model for model in some if model.ready), StepTimeModel.of_weights(some[0].basis))
 
 
 def predict(work: WorkAhead, tokens: int, cached: int, unknown: StepTimeModel | None = None) -> RoutePrediction:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twofold.backends.cpu.backend import CpuBackend
 from twofold.core.model import ModelSpec
+from twofold.engine.config import EngineOptions
 from twofold.planner.calibrate.run import ENGINE, calibrated
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.machines.machine import engine_setting, machine_of
@@ -17,4 +17,5 @@ def named_here(spec: ModelSpec, file: Path | None) -> NamedMachine:
     known = None if file is None else calibrated(file)
     if known is not None:
         return NamedMachine(known.machine, engine_setting(), known.constants)
-    return NamedMachine(machine_of(spec, CpuBackend().probe(streamed_bytes(spec, ENGINE)).limits()), engine_setting())
+    probe = EngineOptions().open_backend().probe(streamed_bytes(spec, ENGINE))
+    return NamedMachine(machine_of(spec, probe.limits()), engine_setting())

@@ -26,10 +26,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TypeAlias
 
-from twofold.backends.cpu.backend import CpuBackend
+from twofold.backends.base import Backend
 from twofold.core.errors import ResourceError
 from twofold.core.model import ModelSpec
 from twofold.core.values import Arithmetic
+from twofold.engine.config import EngineOptions
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.engine.step_samples import write_step_samples
@@ -64,6 +65,7 @@ CONTEXT: Final = 1_100
 SEQUENCES: Final = 24
 ENGINE: Final = engine_setting()
 VERSION: Final = "twofold.calibration/2"
+NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
 
 def search(error: Callable[[Values], float], start: Mapping[str, float]) -> Values:
@@ -170,28 +172,28 @@ def _shape(point: ProbePoint) -> StepShape:
 
 def calibrate(
     path: Path,
+    options: Mapping[str, Any] = NO_OPTIONS,
     *,
-    isa: str | None = None,
-    threads: int | None = None,
     seconds: float = PROBES_S,
     stop: Callable[[], bool] = lambda: False,
     force: bool = False,
 ) -> Calibration:
     """Measures the model in a GGUF file on this machine, and stores the calibration in the cache folder.
 
-    One that is not ``reliable`` is stored only with ``force``, because it would make predictions worse.
-    ``seconds``: time for the probes. Raises what loading a model raises, and ResourceError if too few probes were run.
+    One that is not ``reliable`` is stored only with ``force``, because it would make predictions worse. ``options`` are
+    those of the backend, ``seconds`` the time for the probes. Raises what loading a model raises, and ResourceError if
+    too few probes were run.
     """
     began = time.perf_counter()
     folders = CacheFolders.of().create()
-    subject = subject_of(path, isa, threads)
+    backend = EngineOptions(backend_options=options).open_backend()
+    subject = subject_of(path, backend)
     shape = read_shape(path)
     read = streamed_bytes(shape, ENGINE)
-    backend = CpuBackend(isa, subject.threads)
     probe = backend.probe(read)
     probe.best()  # before and after the probes: other programs only slow measurements down, and the best one counts
     others, measuring = others_busy_s(), time.perf_counter()
-    points = measure(path, shape, isa, subject.threads, seconds, stop)
+    points = measure(path, shape, options, seconds, stop)
     measured_s = (time.perf_counter() - measuring) * read_cpu().usable
     others = max(0.0, others_busy_s() - others) / measured_s
     machine = machine_of(shape, probe.best())
@@ -220,7 +222,7 @@ def calibrate(
 
 
 def measure(
-    path: Path, shape: ModelSpec, isa: str | None, threads: int, seconds: float, stop: Callable[[], bool]
+    path: Path, shape: ModelSpec, options: Mapping[str, Any], seconds: float, stop: Callable[[], bool]
 ) -> list[ProbePoint]:
     """Steps of all probes that fit the model's context and run within ``seconds``."""
     context = min(CONTEXT, shape.context_length)
@@ -230,23 +232,24 @@ def measure(
         max_num_seqs=SEQUENCES,
         swap_space_bytes=0,
         token_budget="fixed",
-        isa=isa,
-        threads=threads,
+        backend_options=options,
     ) as llm:
         prober = Prober(llm.client, llm.loaded.spec.vocab_size, stop)
         prober.run(list(affordable(PROBES, context, SEQUENCES)), seconds)
         return prober.points
 
 
-def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> CalibrationSubject:
+def subject_of(path: Path, backend: Backend) -> CalibrationSubject:
     """The subject of a calibration of this model on this machine."""
-    backend = CpuBackend(isa, threads)
-    return CalibrationSubject(backend.device, backend.choice.isa.name, backend.workers, model_key(model_parts(path)))
+    isa, threads = backend.variant
+    return CalibrationSubject(backend.device, isa, threads, model_key(model_parts(path)))
 
 
-def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:
-    """Returns the calibrated predictor of a model on this machine; None before the first calibration."""
-    calibration = load(subject_of(path, isa, threads), CacheFolders.of().root)
+def calibrated(path: Path, options: Mapping[str, Any] = NO_OPTIONS) -> Predictor | None:
+    """Returns the calibrated predictor of a model on this machine, with these options of the backend; None before the
+    first calibration."""
+    backend = EngineOptions(backend_options=options).open_backend()
+    calibration = load(subject_of(path, backend), CacheFolders.of().root)
     if calibration is None:
         return None
     return Predictor(read_shape(path), calibration.machine(read_memory().usable), calibration.constants, ENGINE)

@@ -256,8 +256,10 @@ def _base(name: int | tuple[int]) -> int:
 
 
 def _make_scheduler(setting: EngineSetting, predicted: PredictedTimes) -> Scheduler:
-    manager = BlockManager(setting.groups, setting.block_size, prefix_caching=setting.prefix_caching)
-    step_time, lever = StepTimeModel(setting.step_samples), setting.kv_store
+    manager = BlockManager(
+        setting.groups, setting.block_size, prefix_caching=setting.prefix_caching, chunk=setting.attention_chunk
+    )
+    step_time, lever = StepTimeModel(setting.step_basis, setting.step_samples), setting.kv_store
     budget: Budget = FixedBudget(setting.rows)
     if setting.tpot_target_s is not None:
         budget = LiveBudget(step_time, setting.tpot_target_s, setting.itl_limit_s)

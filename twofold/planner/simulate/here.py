@@ -18,7 +18,7 @@ from twofold.planner.simulate.setting import EngineSetting
 
 def this_machine(path: Path, options: EngineOptions) -> Scenario:
     """An exact scenario of a model file. Raises ResourceError if this machine is not calibrated for the model."""
-    backend, predictor = options.open_backend(), calibrated(path, options.isa, options.threads)
+    backend, predictor = options.open_backend(), calibrated(path, options.backend_options)
     if predictor is None:
         raise ResourceError(
             f"This machine is not calibrated for {path.name}.",
@@ -26,7 +26,7 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
         )
     with open_model(path) as file:
         spec, _ = read_model(file, options.max_model_len)
-        config = resolve(options, spec, backend.free_memory(), weights=file.nbytes)
+        config = resolve(options, spec, backend.free_memory(), backend.attention_chunk, weights=file.nbytes)
     used = config.options
     live = used.token_budget == "live"
     setting = EngineSetting(  # without host slots: no sequence is swapped
@@ -38,6 +38,8 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
         prefix_caching=used.enable_prefix_caching,
         tpot_target_s=used.tpot_target_s if live else None,
         itl_limit_s=used.itl_limit_s if live else None,
+        attention_chunk=config.attention_chunk,
+        step_basis=backend.step_basis(spec),
         step_samples=read_step_samples(path, backend, CacheFolders.of().root) if live else (),
     )
     return Scenario(

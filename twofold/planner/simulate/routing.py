@@ -23,7 +23,7 @@ def learned_step_time(
     setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)
 ) -> StepTimeModel:
     """The model that an engine would have learned from a mix of decode steps and steps with a chunk of a prompt."""
-    draw, model = Random(0), StepTimeModel()
+    draw, model = Random(0), StepTimeModel(setting.step_basis)
     longest = max(2, min(LONGEST, setting.context, setting.blocks * setting.block_size))
     for number in range(STEPS):
         sequences = round(math.exp(draw.uniform(0, math.log(setting.sequences))))

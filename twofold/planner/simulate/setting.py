@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
+from twofold.core.step_basis import StepBasis
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.planner.count.memory import ReplicaMemory, kv_bytes_per_token
@@ -21,6 +22,8 @@ from twofold.planner.simulate.layerwise import LayerKV
 
 DEFAULT_SEQUENCES: Final = 256
 DEFAULT_ROWS: Final = 2048
+SIMULATED: Final = StepBasis(32, (4e-3, 3e-4, 8e-5, 1e-4, 4e-7, 1e-6))
+"""The basis of engines on machines that are described: predicted steps correct the weights at once."""
 WINDOW_SHARE: Final = 0.5
 """Maximum share of the KV memory for all layers with windows, as in the engine."""
 
@@ -38,6 +41,8 @@ class EngineSetting:
     step_samples      measured steps from which the live budget starts
     layer_kv          computes prompts without blocks layer by layer; None: they wait
     kv_store          keeps prefixes on the disk; None: without
+    attention_chunk   positions that attention reads at a time, which a window's blocks are kept for
+    step_basis        of the step-time model of its live budget
     """
 
     groups: tuple[GroupSize, ...]
@@ -51,6 +56,8 @@ class EngineSetting:
     step_samples: tuple[tuple[StepShape, float], ...] = ()
     layer_kv: LayerKV | None = None
     kv_store: SimulatedStore | None = None
+    attention_chunk: int = 1
+    step_basis: StepBasis = SIMULATED
 
     def __post_init__(self) -> None:
         for name in ("sequences", "rows", "block_size", "context"):

@@ -20,6 +20,7 @@ import msgspec
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
+from twofold.core.step_basis import PLAIN
 from twofold.core.units import count
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.scale import (
@@ -194,7 +195,7 @@ class Autoscaler:
         if engine is None:
             if requests:
                 return None
-            engine = EngineLimits(1, 1, 1, 1, ())  # of which nothing is asked
+            engine = EngineLimits(1, 1, 1, 1, (), PLAIN)  # of which nothing is asked
         bounds = self._bounds
         return ScaleQuestion(
             tuple(sorted(requests)[-MAX_REQUESTS - 1 :]),
@@ -240,4 +241,5 @@ def _limits(fleet: Fleet) -> EngineLimits | None:
     weights = tuple(map(fmean, zip(*(load.step_time.weights for load in loads), strict=True)))
     widest = facts.groups[0]
     blocks = widest.blocks if widest.window is None else facts.slots * -(-fleet.ready.context // facts.block_size)
-    return EngineLimits(facts.slots, facts.rows, facts.block_size, blocks, weights, facts.tpot_target_s)
+    basis = facts.step_basis
+    return EngineLimits(facts.slots, facts.rows, facts.block_size, blocks, weights, basis, facts.tpot_target_s)

@@ -26,7 +26,7 @@ from twofold.core.request import DEFAULT_OPTIONS, RequestOptions
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.tasks import start_task
 from twofold.core.units import count, format_bytes
-from twofold.engine.config import EngineOptions
+from twofold.engine.config import BACKEND_KEYWORDS, EngineOptions
 from twofold.engine.draft_source import find_draft
 from twofold.fleet.fleet import ABSENT_S, Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node
@@ -43,7 +43,6 @@ from twofold.fleet.scale import ScaleRange
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
 from twofold.formats.identity import changed, file_digest, model_parts
-from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.server.models.named_models import NamedModel, unknown_model
 from twofold.server.models.turns import CHECK_S, KEPT_S, MAX_WAIT_S, ROOM_S, Claim, ModelTurns, ModelUse
@@ -202,12 +201,13 @@ class ModelRegistry:
         self._settings = settings
         self._say = say
         self._options = EngineOptions(**settings.engine)
+        self._backend = self._options.open_backend()
         self._observers = observers
         self._progress = progress
         self._folders = CacheFolders.of()
         self.models = [ServedModel(offer) for offer in offers]
         self._by_name = {name: model for model in self.models for name in model.names}
-        self._budget = settings.memory_budget or int(read_memory().available * SHARE_OF_FREE)
+        self._budget = settings.memory_budget or int(self._backend.free_memory() * SHARE_OF_FREE)
         self._turns: ModelTurns[ServedModel] = ModelTurns(self.models, self._budget)
         self._room = asyncio.Event()
         self.listener = None if settings.nodes is None else NodeListener(settings.nodes, self._admit)
@@ -515,17 +515,16 @@ class ModelRegistry:
         self._unload_if_idle(model)  # all requests that waited for it may have left
 
     def _engine_options(self, planned: MemoryPlan) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The options of this machine's replicas, and those of nodes, which choose the size of their KV cache, their
-        threads and instructions themselves. With nodes all have the context that was planned here."""
+        """The options of this machine's replicas, and those of nodes, which choose the size of their KV cache and the
+        options of the backend themselves. With nodes all have the context that was planned here."""
         settings = self._settings
         if settings.nodes is not None:
             common = {**settings.engine, "max_model_len": planned.context}
         else:
             common = dict(settings.engine)
-        options = {**common, "kv_cache_memory_bytes": planned.kv_cache or None}
-        if settings.max_replicas > 1 and options.get("threads") is None:
-            options["threads"] = max(1, read_cpu().usable_cores // settings.max_replicas)
-        return options, {**common, "threads": None, "isa": None}
+        sizes = {"kv_cache_memory_bytes": planned.kv_cache or None}
+        options = {**common, **sizes, **self._backend.share(settings.max_replicas)}
+        return options, {name: value for name, value in common.items() if name not in BACKEND_KEYWORDS}
 
     def _read(self, model: ServedModel) -> ModelReading:
         """Fetches the file if it is missing, and reads it; on a thread."""
@@ -548,13 +547,14 @@ class ModelRegistry:
         """Reserves memory for a model when it is its turn; None if no request waits for it any more. A model that only
         nodes run takes none. Raises ResourceError if it never fits."""
         model.created, model.file_bytes = reading.created, reading.nbytes
+        chunk = self._backend.attention_chunk
         if not self._settings.replicas:
-            context = plan(self._options, reading.spec, 0, UNLIMITED, reading.draft).context
+            context = plan(self._options, reading.spec, 0, UNLIMITED, chunk, reading.draft).context
             return MemoryPlan(0, 0, 0, context)
         others = [other.file_bytes for other in self.models if other is not model]
         room = room_for(reading.nbytes, others, self._budget)
         draft, weights = reading.draft, reading.nbytes + reading.draft_bytes
-        planned = plan(self._options, reading.spec, weights, room // self._settings.max_replicas, draft)
+        planned = plan(self._options, reading.spec, weights, room // self._settings.max_replicas, chunk, draft)
         needed = planned.bytes * self._settings.replicas
         if needed > self._budget:
             raise ResourceError(

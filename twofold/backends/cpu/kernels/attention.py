@@ -82,11 +82,10 @@ from twofold.backends.cpu.kernels.splits import (
     store_result,
 )
 from twofold.core.kv_layout import MINIMUM_UNIT, VALUE_GROUP, spread_block
-from twofold.core.model import ATTENTION_CHUNK
 
 SPLIT: Final = 256
 """Positions of a split, which begins at a multiple of this."""
-CHUNK: Final = ATTENTION_CHUNK
+CHUNK: Final = 64
 MASKED: Final = float("-inf")
 LEAST_POWER: Final = math.log2(BF16_LEAST)
 """With bfloat16, lower powers of two are 0."""

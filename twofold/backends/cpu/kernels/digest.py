@@ -1,25 +1,30 @@
-"""The universal hash of a keyed digest that is as fast as memory: NH of Black et al. (UMAC, CRYPTO 1999; RFC 4418).
-
-A chunk of CHUNK bytes is 32-bit words m, a key is words k, and pass t of PASSES has a 64-bit sum:
-
-    h[t] = Σ_i (m[2i] + k[2i + 2t] mod 2³²) · (m[2i+1] + k[2i+1 + 2t] mod 2³²)   mod 2⁶⁴
-
-Two different sequences of chunks have the same sums for one key of 2¹²⁸. The sums of a chunk are 32 bytes; who needs a
-digest gives them to a keyed hash of the usual kind.
-"""
+"""The kernel of ``host.digest.universal_hash``."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from twofold.backends.cpu.kernels.ir import I32X16, I64, PTR, Kernel, Value
+from twofold.backends.cpu.kernels.jit import Compiler, as_function
+from twofold.host.digest import CHUNK, PASSES, SUM_BYTES, UniversalHash
 
-CHUNK: Final = 1024
-PASSES: Final = 4
-KEY_BYTES: Final = CHUNK + 8 * (PASSES - 1)
-SUM_BYTES: Final = 8 * PASSES
-"""Bytes of a chunk's sums."""
 LINE: Final = 64
+
+
+def compiled_hash(compiler: Compiler) -> UniversalHash:
+    """``UniversalHash`` as machine code."""
+    run: Any = as_function(compiler.named("universal_hash", universal_hash_kernel), 4)
+    run.owner = compiler  # its code lasts as long as the compiler
+
+    def universal_hash(data: NDArray[np.uint8], key: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        sums = np.empty(data.size // CHUNK * SUM_BYTES, np.uint8)
+        run(data.ctypes.data, data.size // CHUNK, key.ctypes.data, sums.ctypes.data)
+        return sums
+
+    return universal_hash
 
 
 def universal_hash_kernel() -> Kernel:

@@ -61,7 +61,7 @@ class FastReplica(Replica):
     ) -> None:
         super().__init__(setting.blocks)
         self._setting, self._seconds, self._windows = setting, seconds, windows
-        self._step_time = step_time or StepTimeModel()
+        self._step_time = step_time or StepTimeModel(setting.step_basis)
         self._size = setting.block_size
         self._cache = CountedCache(setting.blocks, setting.block_size, enabled=setting.prefix_caching)
         self._decodes = Decodes(setting.block_size, windows)
