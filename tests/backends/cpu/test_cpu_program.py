@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from tests.backends.cpu.conftest import ISAS
 from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.backends.cpu import graph
-from twofold.backends.cpu.graph import Node, Recorder, fuse
+from twofold.backends import graph
 from twofold.backends.cpu.kernels.attention import ITEM_INTS
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
@@ -29,6 +28,7 @@ from twofold.backends.cpu.memory import LINE, BufferPool, KVCache, row_stride
 from twofold.backends.cpu.model import StepRecord
 from twofold.backends.cpu.program import OperationSchedule, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
+from twofold.backends.graph import Node, Recorder, fuse
 from twofold.core.model import GroupedAttention, RopeSpec
 from twofold.formats.base import open_model
 from twofold.models.decoder import forward

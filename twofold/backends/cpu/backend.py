@@ -9,7 +9,6 @@ from functools import partial
 from typing import ClassVar
 
 from twofold.backends.base import Backend, LoadableModel, RunnerSizes
-from twofold.backends.cpu.graph import Node, Recorder
 from twofold.backends.cpu.kernels.attention import CHUNK
 from twofold.backends.cpu.kernels.cache import TILE
 from twofold.backends.cpu.kernels.digest import compiled_hash
@@ -19,6 +18,7 @@ from twofold.backends.cpu.machine import MachineProbe
 from twofold.backends.cpu.model import CpuModel
 from twofold.backends.cpu.tables import SelfTests, TableChoice, choose_table, select_table
 from twofold.backends.drafting import DraftModel
+from twofold.backends.graph import Node, Recorder
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.base import LoadableModel, RunnerSizes
-from twofold.backends.cpu.graph import Linear, Node, Recorder, fuse
 from twofold.backends.cpu.kernels.attention import ITEM_INTS, SPLIT, scratch_floats
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
@@ -26,6 +25,7 @@ from twofold.backends.cpu.memory import Buffer, KVCache
 from twofold.backends.cpu.program import ProgramBuilder
 from twofold.backends.cpu.team import TeamSize
 from twofold.backends.cpu.weights import WeightStore
+from twofold.backends.graph import Linear, Node, Recorder, fuse
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.model import ModelSpec
 from twofold.core.step import BlockMove

@@ -18,9 +18,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.backends import graph
 from twofold.backends.base import RunnerSizes
-from twofold.backends.cpu import graph
-from twofold.backends.cpu.graph import Node
 from twofold.backends.cpu.kernels import rows as row_kernels
 from twofold.backends.cpu.kernels.attention import AttentionKernel
 from twofold.backends.cpu.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
@@ -37,10 +36,11 @@ from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program
 from twofold.backends.cpu.logits import StepArgmax
 from twofold.backends.cpu.memory import Buffer, BufferPool, KVCache
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
+from twofold.backends.graph import Node
 from twofold.backends.kv_codes import key_factors
 from twofold.core.kv_layout import INTEGER_TYPES
 from twofold.core.model import RopeSpec
-from twofold.models.ops import TensorRef
+from twofold.models.ops import TensorRef, Wanted
 from twofold.models.rope import rope_table
 
 ATTENTION_PARTS = 64
@@ -50,9 +50,15 @@ ROW_BLOCK_BYTES = 2 << 20
 EVERYTHING = 1 << 30
 """A window that hides no position."""
 
-SELECTED_BY: Final[Mapping[StepFields, Literal[StepFields.LOGIT_LIST, StepFields.HIDDEN_LIST]]] = {
-    StepFields.LOGIT_ROWS: StepFields.LOGIT_LIST,
-    StepFields.HIDDEN_ROWS: StepFields.HIDDEN_LIST,
+COUNTED_BY: Final = {
+    None: StepFields.ROWS,
+    Wanted.LOGITS: StepFields.LOGIT_ROWS,
+    Wanted.HIDDEN: StepFields.HIDDEN_ROWS,
+}
+"""The number of a node's rows, by its ``rows``."""
+SELECTED_BY: Final[Mapping[Wanted | None, Literal[StepFields.LOGIT_LIST, StepFields.HIDDEN_LIST]]] = {
+    Wanted.LOGITS: StepFields.LOGIT_LIST,
+    Wanted.HIDDEN: StepFields.HIDDEN_LIST,
 }
 KernelChoice = tuple[str, Callable[[], Kernel]]
 """A kernel's name, and the function that generates it if its machine code is not in the cache."""
@@ -171,7 +177,7 @@ class ProgramBuilder:
         )
 
     def _rows_of(self, node: Node) -> int:
-        return self._sizes.logit_rows if node.rows is StepFields.LOGIT_ROWS else self._sizes.rows
+        return self._sizes.logit_rows if node.rows is Wanted.LOGITS else self._sizes.rows
 
     def _release(self, node: Node) -> None:
         rows, result = self._rows_of(node), self._results[node]
@@ -232,7 +238,7 @@ class ProgramBuilder:
         if result.acts is not None:
             values["sums"] = self._act_row(node).mask
         args = record(ROW_FIELDS, width=node.width, **values)
-        self._call(kernel, args, node.rows, reads=[b.address for b in inputs], writes=writes)
+        self._call(kernel, args, COUNTED_BY[node.rows], reads=[b.address for b in inputs], writes=writes)
 
     def _quantise(self, node: Node, floats: Buffer, acts: Buffer) -> None:
         args = record(
@@ -240,7 +246,7 @@ class ProgramBuilder:
             sums=self._act_row(node).mask, width=node.width,
         )  # fmt: skip
         kernel = ("quantise", row_kernels.quantise_kernel)
-        self._call(kernel, args, node.rows, reads=[floats.address], writes=[acts.address])
+        self._call(kernel, args, COUNTED_BY[node.rows], reads=[floats.address], writes=[acts.address])
 
     def _embed(self, node: graph.Embed) -> None:
         source, row_bytes = self._weights.raw_rows(node.table)
@@ -250,7 +256,7 @@ class ProgramBuilder:
             out=out.address, out_stride=out.stride, scale=float_bits(node.scale),
         )  # fmt: skip
         kernel = (f"embed_{form.name}", lambda: embed_kernel(self._isa, form.name))
-        self._call(kernel, args, node.rows, writes=[out.address])
+        self._call(kernel, args, COUNTED_BY[node.rows], writes=[out.address])
 
     def _norm(self, node: graph.Norm) -> None:
         inputs = [self._floats(node.x)] + ([self._floats(node.residual)] if node.residual else [])
@@ -276,7 +282,7 @@ class ProgramBuilder:
         matrix, out = self._weights.matrix(node.weight), self._floats(node)
         values = {
             "weights": matrix.address, "panel_bytes": matrix.panel_bytes, "out": out.address, "out_stride": out.stride,
-            "row_count": int(node.rows),
+            "row_count": int(COUNTED_BY[node.rows]),
         }  # fmt: skip
         reads = []
         if node.bias is not None:
@@ -365,7 +371,7 @@ class ProgramBuilder:
             values |= self._cache_args(node.store)
             writes = values["cache"]
         kernel = (spec.name, lambda: rotate_kernel(spec, self._isa))
-        self._call(kernel, record(CACHE_FIELDS, **values), node.rows, reads=[x.address], writes=[writes])
+        self._call(kernel, record(CACHE_FIELDS, **values), COUNTED_BY[node.rows], reads=[x.address], writes=[writes])
 
     def _table(self, rope: RopeSpec) -> NDArray[np.float32]:
         if rope not in self._tables:
@@ -381,7 +387,7 @@ class ProgramBuilder:
         )
         # Keys and values of a layer lie apart, so they are stored in any order: values are the resource address + 1.
         cache = self._cache.layer_address(node.layer)
-        self._call(kernel, args, node.rows, reads=[x.address], writes=[cache + 1])
+        self._call(kernel, args, COUNTED_BY[node.rows], reads=[x.address], writes=[cache + 1])
 
     def _attention(self, node: graph.Attention) -> None:
         spec, out, q = node.spec, self._floats(node), self._floats(node.q)

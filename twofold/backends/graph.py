@@ -1,8 +1,8 @@
 """The operations of a decoder's step, as a list of nodes.
 
 ``Recorder`` implements ``Ops`` and records the calls. A model is traced once; then ``fuse`` joins nodes that one kernel
-computes, and ``program`` turns the nodes into kernel calls. Nodes are compared by identity; a node's inputs are the
-nodes among its fields.
+computes, and a backend turns them into kernel calls (``cpu.program``). Nodes are compared by identity; a node's inputs
+are the nodes among its fields.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.core.model import Activation, GroupedAttention, RopeSpec
 from twofold.models.ops import TensorRef, Wanted
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A result of ``width`` float32 values for each of the step's ``rows`` (ROWS, LOGIT_ROWS or HIDDEN_ROWS)."""
+    """A result of ``width`` float32 values for each of the step's ``rows``; None: all of them."""
 
     width: int
-    rows: StepFields
+    rows: Wanted | None
 
     def inputs(self) -> Iterator[Node]:
         for f in fields(self):
@@ -145,7 +144,7 @@ class Recorder:
         return node
 
     def embed(self, table: TensorRef, scale: float) -> Node:
-        return self._add(Embed(table.columns, StepFields.ROWS, table, scale))
+        return self._add(Embed(table.columns, None, table, scale))
 
     def rms_norm(self, x: Node, weight: TensorRef, eps: float) -> Node:
         return self._add(Norm(x.width, x.rows, x, weight, eps))
@@ -172,7 +171,7 @@ class Recorder:
         return self._add(Attention(q.width, q.rows, layer, q, spec))
 
     def select(self, x: Node, rows: Wanted) -> Node:
-        return self._add(Select(x.width, StepFields.LOGIT_ROWS if rows is Wanted.LOGITS else StepFields.HIDDEN_ROWS, x))
+        return self._add(Select(x.width, rows, x))
 
     def softcap(self, x: Node, cap: float) -> Node:
         return self._add(Softcap(x.width, x.rows, x, cap))
