@@ -34,6 +34,8 @@ Floats = NDArray[np.float32]
 class ToyForward(Forward):
     """The decoder on NumPy arrays; it counts the rows that it computes."""
 
+    cache: PagedCache
+
     def __init__(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> None:
         self.vocab_size, self.hidden_size = spec.vocab_size, spec.hidden_size
         self.max_rows = self.max_logit_rows = sizes.rows
@@ -41,21 +43,18 @@ class ToyForward(Forward):
         self.rows = 0
         width = spec.attention.kv_size
         groups = spec.kv_groups(sizes.context)
-        self._cache = PagedCache(groups, sizes.blocks, sizes.block_size, width, host_slots=sizes.host_slots)
+        self.cache = PagedCache(groups, sizes.blocks, sizes.block_size, width, host_slots=sizes.host_slots)
         infos = file.tensors.items()
         self._weights = {name: dequantize(file.data(name), info.format, info.columns) for name, info in infos}
         self._decode = partial(forward, spec=spec, weights=weights)
 
     def run(self, batch: Batch) -> Floats:
         self.rows += len(batch.tokens)
-        logits, self.hidden = self._decode(NumpyOps(self._weights, self._cache, batch))
+        logits, self.hidden = self._decode(NumpyOps(self._weights, self.cache, batch))
         return logits
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        self._cache.move(moves)
-
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        return self._cache.block_bytes(group, blocks)
+        self.cache.move(moves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,26 @@ def contents(tokens: bytes) -> bytearray:
     return bytearray(Random(tokens).randbytes(BLOCKS * BLOCK_BYTES))
 
 
+class RandomBlocks:
+    """``BlockMemory`` of one group, which is only read."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(BLOCKS * BLOCK_BYTES)
+
+    def block_nbytes(self, group: int) -> int:
+        assert group == 0
+        return BLOCK_BYTES
+
+    def read_blocks(self, group: int, blocks: Sequence[int], into: memoryview) -> None:
+        assert group == 0
+        for place, block in enumerate(blocks):
+            part = self.data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
+            into[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES] = part
+
+    def write_blocks(self, group: int, blocks: Sequence[int], content: memoryview) -> None:
+        raise AssertionError(f"nothing is read into blocks {blocks} of group {group}: {content}")
+
+
 def jobs(folder: StoreFolder, seed: int) -> list[WriteJob]:
     """A job for each segment of a chain of four."""
     chance = Random(seed)
@@ -41,17 +61,12 @@ def main() -> None:
     store, seed = Path(sys.argv[1]), int(sys.argv[2])
     folder = open_folder(store, lambda: b"kill" * 8, "kill")
     assert folder is not None
-    data = bytearray(BLOCKS * BLOCK_BYTES)
-
-    def block_bytes(group: int, blocks: Sequence[int]) -> list[memoryview]:
-        assert group == 0
-        return [memoryview(data)[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES] for block in blocks]
-
-    files = KVFiles(folder, block_bytes)
+    memory = RandomBlocks()
+    files = KVFiles(folder, memory)
     print("writing", flush=True)
     for turn in count():
         for job in jobs(folder, 1000 * seed + turn % 3):
-            data[:] = contents(job.segments[0].header.tokens)
+            memory.data[:] = contents(job.segments[0].header.tokens)
             files.submit([job])
             files.wait()
 

@@ -20,7 +20,8 @@ HIDDEN = 8
 class MockForward(Forward):
     """Forward over ``vocab`` tokens. ``batches`` counts the steps, ``widest`` the most rows of one.
 
-    ``store`` holds tokens by block, ``slots`` blocks that moved out to the host.
+    ``store`` holds tokens by block, ``slots`` blocks that moved out to the host; ``copied`` has the group and the bytes
+    of each call that reads or writes blocks.
     """
 
     def __init__(
@@ -31,6 +32,8 @@ class MockForward(Forward):
         self.hidden = np.zeros((0, HIDDEN), np.float32)
         self.vocab_size, self.hidden_size = vocab, HIDDEN
         self.max_rows, self.max_logit_rows = max_rows, max_logit_rows
+        self.copied: list[tuple[str, int, int]] = []
+        self.cache = self
         self.batches = 0
         self.widest = 0
         self.failing = False
@@ -43,9 +46,17 @@ class MockForward(Forward):
             else:
                 self.store[move.target] = block
 
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+    def block_nbytes(self, group: int) -> int:
         assert group == 0, "it has one group"
-        return [memoryview(self.store[block]).cast("B") for block in blocks]
+        return int(self.store[0].nbytes)
+
+    def read_blocks(self, group: int, blocks: Sequence[int], into: memoryview) -> None:
+        into[:] = self.store[blocks].tobytes()
+        self.copied.append(("read", group, into.nbytes))
+
+    def write_blocks(self, group: int, blocks: Sequence[int], content: memoryview) -> None:
+        self.store[blocks] = np.frombuffer(content, np.int64).reshape(len(blocks), -1)
+        self.copied.append(("write", group, content.nbytes))
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         assert len(batch.tokens) <= self.max_rows

@@ -19,6 +19,7 @@ class ScriptedForward(Forward):
     max_logit_rows = 64
 
     def __init__(self, script: Sequence[int], prompt: int, vocab: int = 300) -> None:
+        self.cache = self
         self._script, self._prompt, self.vocab_size = list(script), prompt, vocab
         self.hidden = np.zeros((0, self.hidden_size), np.float32)
 
@@ -34,5 +35,11 @@ class ScriptedForward(Forward):
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Nothing is kept, so there is nothing to move."""
 
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        raise AssertionError(f"nothing is kept of blocks {blocks} of group {group}")
+    def block_nbytes(self, group: int) -> int:
+        raise AssertionError(f"nothing is kept of group {group}")
+
+    def read_blocks(self, group: int, blocks: Sequence[int], into: memoryview) -> None:
+        raise AssertionError(f"nothing is kept of blocks {blocks} of group {group}: {into}")
+
+    def write_blocks(self, group: int, blocks: Sequence[int], content: memoryview) -> None:
+        raise AssertionError(f"nothing is kept of blocks {blocks} of group {group}: {content}")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import mul
@@ -15,17 +16,22 @@ import pytest
 
 from tests.fleet.conftest import ENGINE, QUICK, named, until
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.base import ModelRunner
 from twofold.core.params import SamplingParams
 from twofold.core.record import WaitReason
 from twofold.core.request import EngineRequest, RequestOptions
+from twofold.engine.kv.names import BlockKeys
+from twofold.engine.llm import LLM
+from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import RequestOutput
 from twofold.fleet.fleet import Fleet
-from twofold.fleet.messages import BlockData, Ping
+from twofold.fleet.messages import BlockData, BlocksFetched, FromWorker, Ping, PrefetchBlocks, PullBlocks, SendBlocks
 from twofold.fleet.reading import ModelReading, read_file
 from twofold.fleet.relay import FIRST_RATE, FIXED_S, LinkRates
 from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import Choice, RoundRobin, RoutedReplica, RoutedRequest
 from twofold.fleet.streams import RequestRoute
+from twofold.fleet.transfer import BlockTransfers
 from twofold.host.paths import CacheFolders
 
 TOKENS = 200
@@ -130,6 +136,49 @@ def test_fetched_blocks_have_the_bits_of_computed_ones(
                 assert output.metrics.cached_tokens == number * BLOCKS * BLOCK
 
     asyncio.run(fetch())
+
+
+class CountedMemory:
+    """A runner's blocks, and the bytes of each copy of them."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self.block_nbytes = runner.block_nbytes
+        self.copied: list[tuple[str, int]] = []
+
+    def read_blocks(self, group: int, blocks: Sequence[int], into: memoryview) -> None:
+        self.copied.append(("read", into.nbytes))
+        self._runner.read_blocks(group, blocks, into)
+
+    def write_blocks(self, group: int, blocks: Sequence[int], content: memoryview) -> None:
+        self.copied.append(("write", content.nbytes))
+        self._runner.write_blocks(group, blocks, content)
+
+
+def test_each_side_of_a_transfer_copies_a_block_once(reading: ModelReading) -> None:
+    ends, ids, keys = list[BlockTransfers](), prompt().token_ids, BlockKeys(bytes(32), bytes(32))
+    fetched: Future[BlocksFetched] = Future()
+
+    def post(message: FromWorker) -> None:
+        if isinstance(message, BlocksFetched):
+            fetched.set_result(message)
+        else:
+            ends[not isinstance(message, PullBlocks)].handle(message)  # type: ignore[arg-type]
+
+    with LLM(reading.path, **ENGINE) as source, LLM(reading.path, **ENGINE) as target:
+        source.generate({"prompt_token_ids": list(ids)}, SamplingParams(max_tokens=1))
+        memories = [CountedMemory(llm.loaded.runner) for llm in (source, target)]
+        threads = [EngineThread(llm.engine, lambda: None) for llm in (source, target)]
+        for thread, memory in zip(threads, memories, strict=True):
+            ends.append(BlockTransfers(thread, keys, memory, post, lambda *_: None, lambda: None))
+        ends[0].handle(SendBlocks(1, "", ids, BLOCKS))
+        ends[1].handle(PrefetchBlocks(1, "", ids, BLOCKS))
+        assert fetched.result(60).blocks == BLOCKS
+        for end, thread in zip(ends, threads, strict=True):
+            end.close()
+            thread.close()
+        size = memories[0].block_nbytes(0)
+        assert [each.copied for each in memories] == [[(kind, size)] * BLOCKS for kind in ("read", "write")]
 
 
 DAMAGE: tuple[Change, ...] = (

@@ -25,6 +25,7 @@ from twofold.core.step_basis import StepBasis, experts_of
 from twofold.formats.base import ModelFile
 from twofold.host.digest import UniversalHash, universal_hash
 from twofold.models.bind import ModelWeights
+from twofold.models.ops import BlockMemory
 
 NO_MASKS: Final = StepMasks()
 BACKENDS: Final = {
@@ -46,7 +47,7 @@ class StepHandle(Protocol):
         ...
 
 
-class ModelRunner(Protocol):
+class ModelRunner(BlockMemory, Protocol):
     """A model on a machine: weights, KV cache, forward pass and sampling. One thread at a time."""
 
     @property
@@ -81,11 +82,6 @@ class ModelRunner(Protocol):
     def provide_blocks(self, blocks: Sequence[int]) -> None:
         """Prepares the memory of the first ``blocks`` of each KV group, so that filling them takes less time. Any
         thread may call it, at any time."""
-        ...
-
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        """The bytes of blocks of a KV group, to be read and written in place. Their order depends on the order of the
-        blocks, not on their numbers. Any thread may read and write while no step and no move concerns the blocks."""
         ...
 
     def close(self) -> None:

@@ -145,7 +145,8 @@ class HostRunner:
         self.max_rows, self.max_logit_rows = forward.max_rows, forward.max_logit_rows
         self.compile_s = compile_s
         self.close = close
-        self.block_bytes = forward.block_bytes
+        self.block_nbytes = forward.cache.block_nbytes
+        self.read_blocks, self.write_blocks = forward.cache.read_blocks, forward.cache.write_blocks
         self.provide_blocks = forward.provide_blocks
         self.batches = BatchBuilder(sizes)
 

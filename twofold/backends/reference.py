@@ -75,9 +75,16 @@ class PagedCache:
             target = slots if move.kind is MoveKind.OUT else blocks
             target[move.target] = source[move.source]
 
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        """The bytes of blocks in the layers of their group, to be read and written in place."""
-        return [memoryview(self._blocks[group][block]).cast("B") for block in blocks]
+    def block_nbytes(self, group: int) -> int:
+        return int(self._blocks[group][0].nbytes)
+
+    def read_blocks(self, group: int, blocks: Sequence[int], into: memoryview) -> None:
+        store = self._blocks[group]
+        np.frombuffer(into, store.dtype).reshape(len(blocks), *store.shape[1:])[:] = store[blocks]
+
+    def write_blocks(self, group: int, blocks: Sequence[int], content: memoryview) -> None:
+        store = self._blocks[group]
+        store[blocks] = np.frombuffer(content, store.dtype).reshape(len(blocks), *store.shape[1:])
 
 
 class NumpyOps:
@@ -194,6 +201,8 @@ class NumpyOps:
 class ReferenceModel(Forward):
     """``Forward`` on ``NumpyOps``. ``decode`` is the decoder with its weights bound."""
 
+    cache: PagedCache
+
     def __init__(
         self,
         decode: Callable[[NumpyOps], tuple[Array, Array]],
@@ -207,20 +216,17 @@ class ReferenceModel(Forward):
         self._decode = decode
         self._factors = factors
         self._weights = weights
-        self._cache = cache
+        self.cache = cache
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self.max_rows = self.max_logit_rows = max_rows
         self.hidden = np.zeros((0, hidden_size), np.float32)
 
     def run(self, batch: Batch) -> Array:
-        logits, self.hidden = self._decode(NumpyOps(self._weights, self._cache, batch, self._factors))
+        logits, self.hidden = self._decode(NumpyOps(self._weights, self.cache, batch, self._factors))
         return logits
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        self._cache.move(moves)
-
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        return self._cache.block_bytes(group, blocks)
+        self.cache.move(moves)
 
 
 def silu(x: Array) -> Array:

@@ -4,9 +4,9 @@ While sequences run, one thread reads, for BESIDE_SHARE of a core's time: steps 
 should be much longer than others. Otherwise several read. They have the priority of the process: at a lower one they
 stop while other threads compute, at any place and for any time.
 
-A segment is read straight into the blocks of the cache that were taken for it, which no step reads before the whole
-load is checked and published. A segment is written to a file of its own and then renamed, so a reader sees all of it
-or nothing.
+A segment is read into a buffer, digested there, and copied into the blocks of the cache that were taken for it, which
+no step reads before the whole load is published. A segment is written from such a buffer to a file of its own, which is
+then renamed, so a reader sees all of it or nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -29,7 +29,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from twofold.engine.kv.segments import SegmentHeader, header_bytes
+from twofold.engine.kv.segments import SegmentGroup, SegmentHeader, header_bytes
 from twofold.engine.kv.store import (
     DeleteJob,
     ReadJob,
@@ -44,12 +44,11 @@ from twofold.engine.kv.store import (
 from twofold.engine.kv_folder import STAGED, StoreFolder, segment_files, warn
 from twofold.engine.kv_mac import PayloadMac
 from twofold.host.paths import open_own
+from twofold.models.ops import BlockMemory
 
 log = logging.getLogger("twofold.kv_store")
 
 NICE: Final = 19
-MAX_VECTORS: Final = 512
-"""Buffers of one system call; Linux allows 1024."""
 MAX_READERS: Final = 4
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are read and then digested while they are in the processor's cache."""
@@ -57,16 +56,14 @@ BESIDE_SHARE: Final = 0.1
 """Share of a core's time for reading beside running sequences; the thread sleeps between pieces."""
 PROBE_S: Final = 0.02
 """Longest time for which a segment is read when a store is opened, to know the rate of loads."""
-BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
-"""The bytes of blocks of a group (``ModelRunner.block_bytes``)."""
 
 
 class KVFiles:
     """Reads and writes the segments of a folder on threads of its own, which call ``wake`` after each result."""
 
-    def __init__(self, folder: StoreFolder, block_bytes: BlockBytes) -> None:
+    def __init__(self, folder: StoreFolder, memory: BlockMemory) -> None:
         self._folder = folder
-        self._block_bytes = block_bytes
+        self._memory = memory
         self.wake: Callable[[], object] = lambda: None
         self._results: deque[StoreResult] = deque()
         self._changed = threading.Condition()
@@ -112,7 +109,7 @@ class KVFiles:
             self._changed.notify_all()
         self.wake()
 
-    def _read(self, part: SegmentBlocks, share: float) -> int | None:
+    def _read(self, part: SegmentBlocks, buffers: Buffers, share: float) -> int | None:
         """Fills the blocks of a segment with a share of a core's time; the bytes that were read, or None if it cannot
         be accepted. Raises OSError."""
         wanted, keys = part.header, self._folder.keys
@@ -128,11 +125,15 @@ class KVFiles:
             for number, (group, blocks) in enumerate(zip(header.groups, part.blocks, strict=True)):
                 if blocks:
                     mac = self._folder.mac(header.name, number)
-                    if not _read_into(descriptor, self._block_bytes(number, blocks), at, mac, share):
-                        return None
-                    if not hmac.compare_digest(mac.digest(), group.mac):
-                        return None
-                    total += len(blocks) * group.block_bytes
+                    with buffers.take(len(blocks) * group.block_bytes) as content:
+                        if not _read_into(descriptor, content, at, mac, share):
+                            return None
+                        if not hmac.compare_digest(mac.digest(), group.mac):
+                            return None
+                        began = time.thread_time()
+                        self._memory.write_blocks(number, blocks, content)
+                        _pause(began, share)
+                        total += content.nbytes
                 at += (header.blocks - group.skip) * group.block_bytes
             return total
         finally:
@@ -140,10 +141,10 @@ class KVFiles:
 
     def _write(self, job: WriteJob | DeleteJob | TouchJob) -> None:
         if isinstance(job, WriteJob):
-            written, error = 0, ""
+            written, error, buffers = 0, "", Buffers()
             try:
                 for part in job.segments:
-                    self._write_segment(part)
+                    self._write_segment(part, buffers)
                     written += 1
             except Exception as failure:  # the blocks must be released, whatever happened
                 error = getattr(failure, "strerror", None) or repr(failure)
@@ -159,25 +160,27 @@ class KVFiles:
                 else:
                     _set_use(self._folder.file(name), job.ahead_s, place)
 
-    def _write_segment(self, part: SegmentBlocks) -> None:
+    def _write_segment(self, part: SegmentBlocks, buffers: Buffers) -> None:
         """Writes a segment to a file of its own, then gives it its name. Raises OSError, and leaves nothing then."""
         if not self._folder.writable:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        keys, name, groups = self._folder.keys, part.header.name, []
-        views: list[memoryview] = []
-        for number, (group, blocks) in enumerate(zip(part.header.groups, part.blocks, strict=True)):
-            mine = self._block_bytes(number, blocks)
-            mac = self._folder.mac(name, number)
-            for view in mine:
-                mac.update(view)
-            groups.append(replace(group, mac=mac.digest()))
-            views += mine
-        header = replace(part.header, groups=tuple(groups))
+        name, groups = part.header.name, list[SegmentGroup]()
         draft = self._folder.path / f"{STAGED}{name.hex()}"
         try:
             descriptor = open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
-                _write_from(descriptor, [memoryview(header.pack(keys)), *views])
+                at = header_bytes(len(part.header.groups))
+                for number, (group, blocks) in enumerate(zip(part.header.groups, part.blocks, strict=True)):
+                    mac = self._folder.mac(name, number)
+                    if blocks:
+                        with buffers.take(len(blocks) * group.block_bytes) as content:
+                            self._memory.read_blocks(number, blocks, content)
+                            mac.update(content)
+                            _write_from(descriptor, content, at)
+                            at += content.nbytes
+                    groups.append(replace(group, mac=mac.digest()))
+                header = replace(part.header, groups=tuple(groups))
+                _write_from(descriptor, memoryview(header.pack(self._folder.keys)), 0)
             finally:
                 os.close(descriptor)
             _set_use(draft, 0.0, header.place)
@@ -188,13 +191,33 @@ class KVFiles:
             raise
 
 
+class Buffers:
+    """The buffers of a job: each holds the blocks of a group of a segment, and is used again for others."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    @contextmanager
+    def take(self, size: int) -> Iterator[memoryview]:
+        """A buffer of ``size`` bytes. Any thread may take one."""
+        try:
+            made = self._free.pop()
+        except IndexError:
+            made = bytearray()
+        if len(made) < size:
+            made = bytearray(size)
+        yield memoryview(made)[:size]
+        self._free.append(made)
+
+
 class _Reading:
     """One ReadJob, its segments on several threads."""
 
     def __init__(
-        self, job: ReadJob, read: Callable[[SegmentBlocks], int | None], done: Callable[[ReadResult], None]
+        self, job: ReadJob, read: Callable[[SegmentBlocks, Buffers], int | None], done: Callable[[ReadResult], None]
     ) -> None:
         self._job = job
+        self._buffers = Buffers()
         self._read = read
         self._done = done
         self._left = len(job.segments)
@@ -208,7 +231,7 @@ class _Reading:
 
     def _fill(self, place: int) -> None:
         try:
-            self._sizes[place] = self._read(self._job.segments[place])
+            self._sizes[place] = self._read(self._job.segments[place], self._buffers)
         except Exception as error:  # the load must end, whatever happened
             log.warning("a segment of the KV store cannot be read: %r", error)
             self._sizes[place] = error
@@ -222,21 +245,25 @@ class _Reading:
         self._done(ReadResult(self._job.number, good, total, time.perf_counter() - self._began, bad))
 
 
-def _read_into(descriptor: int, views: Sequence[memoryview], at: int, mac: PayloadMac, share: float) -> bool:
-    """Fills the views from a place in a file, and gives each piece to ``mac`` then; False if the file ends before."""
-    for piece in _pieces(views):
-        began, some = time.thread_time(), piece
-        while some:
-            count = os.preadv(descriptor, some, at)
+def _read_into(descriptor: int, content: memoryview, at: int, mac: PayloadMac, share: float) -> bool:
+    """Fills ``content`` from a place in a file, and gives each piece to ``mac`` then; False if the file ends before."""
+    for start in range(0, content.nbytes, PIECE_BYTES):
+        began, piece = time.thread_time(), content[start : start + PIECE_BYTES]
+        done = 0
+        while done < piece.nbytes:
+            count = os.preadv(descriptor, [piece[done:]], at + start + done)
             if not count:
                 return False
-            at += count
-            some = _after(some, count)
-        for view in piece:
-            mac.update(view)
-        if share < 1.0:
-            time.sleep((time.thread_time() - began) * (1.0 / share - 1.0))
+            done += count
+        mac.update(piece)
+        _pause(began, share)
     return True
+
+
+def _pause(began: float, share: float) -> None:
+    """Sleeps until the thread has used its share of a core's time since ``began``."""
+    if share < 1.0:
+        time.sleep((time.thread_time() - began) * (1.0 / share - 1.0))
 
 
 def read_rate(folder: StoreFolder, clock: Callable[[], float] = time.perf_counter) -> float | None:
@@ -254,33 +281,10 @@ def read_rate(folder: StoreFolder, clock: Callable[[], float] = time.perf_counte
     return total / seconds if seconds > 0 else None
 
 
-def _pieces(views: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """The views in lists of at least PIECE_BYTES, the last one excepted, and of at most MAX_VECTORS views."""
-    piece, size = list[memoryview](), 0
-    for view in views:
-        piece.append(view)
-        size += view.nbytes
-        if size >= PIECE_BYTES or len(piece) == MAX_VECTORS:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
-
-
-def _write_from(descriptor: int, views: Sequence[memoryview]) -> None:
-    for piece in _pieces(views):
-        some = piece
-        while some:
-            some = _after(some, os.writev(descriptor, some))
-
-
-def _after(views: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of the views after ``count`` bytes."""
-    for index, view in enumerate(views):
-        if count < view.nbytes:
-            return [view[count:], *views[index + 1 :]] if count else views[index:]
-        count -= view.nbytes
-    return []
+def _write_from(descriptor: int, content: memoryview, at: int) -> None:
+    while content:
+        count = os.pwrite(descriptor, content, at)
+        content, at = content[count:], at + count
 
 
 def _set_use(path: Path, ahead_s: float, place: int) -> None:

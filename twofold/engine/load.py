@@ -184,12 +184,12 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
     if loaded.store is not None:
         groups = range(len(config.kv_groups))
-        sizes = [sum(part.nbytes for part in runner.block_bytes(group, [0])) for group in groups]
+        sizes = [runner.block_nbytes(group) for group in groups]
         index = loaded.store.index(config.options.kv_store_bytes, clock.now())
         store = KVStore(manager, loaded.store.keys, index, sizes, read_rate(loaded.store) or FIRST_RATE)
         store.counts.bad += loaded.store.lost
         store.counts.evicted += loaded.store.evicted
-        files = KVFiles(loaded.store, runner.block_bytes)
+        files = KVFiles(loaded.store, runner)
         blocks = [index.bytes // sum(sizes)] * len(sizes)
         files.prepare(lambda: runner.provide_blocks(blocks))
     return Engine(

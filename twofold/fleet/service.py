@@ -47,7 +47,7 @@ class Service:
         self._shared = SharedEngine(
             self._engine,
             self._thread,
-            loaded.runner.block_bytes,
+            loaded.runner,
             self._leave,
             self._send,
             partial(self._send, read=True),

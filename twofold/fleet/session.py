@@ -49,7 +49,8 @@ from twofold.fleet.messages import (
     Watch,
 )
 from twofold.fleet.reporting import HubReporter
-from twofold.fleet.transfer import STUCK_S, BlockBytes, BlockTransfers
+from twofold.fleet.transfer import STUCK_S, BlockTransfers
+from twofold.models.ops import BlockMemory
 
 
 class SharedEngine(NamedTuple):
@@ -64,7 +65,7 @@ class SharedEngine(NamedTuple):
 
     engine: Engine
     thread: EngineThread
-    block_bytes: BlockBytes
+    memory: BlockMemory
     leave: Callable[[HubSession], None]
     send: Callable[[], None]
     report: Callable[[], None]
@@ -101,7 +102,7 @@ class HubSession:
         self._transfers = (
             None
             if keys is None
-            else BlockTransfers(shared.thread, keys, shared.block_bytes, post, self._enter, shared.report)
+            else BlockTransfers(shared.thread, keys, shared.memory, post, self._enter, shared.report)
         )
         self._received = 0
         self._deltas: list[OutputDelta] = []

@@ -23,14 +23,14 @@ import hmac
 import logging
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import le
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from blake3 import blake3
 
@@ -51,6 +51,7 @@ from twofold.fleet.messages import (
     SendBlocks,
     ToTransfer,
 )
+from twofold.models.ops import BlockMemory
 
 log = logging.getLogger("twofold.serve")
 WINDOW_BYTES: Final = 1 << 20
@@ -59,7 +60,6 @@ SPARE: Final = 0.1
 """Share of the blocks that a fetch leaves to sequences."""
 STUCK_S: Final = 300.0
 """Maximum seconds that a call waits for the engine. Then the engine hangs: the error of the call ends the process."""
-BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
 
 
 @dataclass(slots=True)
@@ -100,14 +100,14 @@ class BlockTransfers:
         self,
         thread: EngineThread,
         keys: BlockKeys,
-        block_bytes: BlockBytes,
+        memory: BlockMemory,
         post: Callable[[FromWorker], None],
         enter: Callable[[EngineRequest, float], None],
         report: Callable[[], None],
     ) -> None:
         self._engine = thread
         self._keys = keys
-        self._block_bytes = block_bytes
+        self._memory = memory
         self._post = post
         self._enter = enter
         self._report_blocks = report
@@ -214,7 +214,9 @@ class BlockTransfers:
         while sending.sent < min(sending.upto, sending.blocks):
             assert sending.tables is not None, "it has blocks"
             place = sending.sent
-            payload = b"".join(self._views(sending.tables, place))
+            payload: Any = bytearray(self._size(sending.tables, place))  # encoded as bytes are
+            for group, blocks, content in self._parts(sending.tables, place, payload):
+                self._memory.read_blocks(group, blocks, content)
             self._post(BlockData(number, place, self._digest(sending.salt, number, place, payload), payload))
             sending.sent += 1
         if sending.sent < sending.upto:
@@ -245,8 +247,7 @@ class BlockTransfers:
 
     def _ask(self, number: int, fetch: _Fetch) -> None:
         assert fetch.tables is not None, "it has blocks"
-        groups = range(len(fetch.tables.blocks))
-        size = sum(view.nbytes for group in groups for view in self._block_bytes(group, [0]))
+        size = sum(map(self._memory.block_nbytes, range(len(fetch.tables.blocks))))
         upto = min(fetch.end, fetch.have + max(2, WINDOW_BYTES // size))
         self._post(PullBlocks(number, fetch.first, upto))
 
@@ -255,17 +256,14 @@ class BlockTransfers:
         if fetch is None:
             return
         assert fetch.tables is not None, "it has blocks"
-        views = self._views(fetch.tables, fetch.have)
-        size = sum(view.nbytes for view in views)
+        size = self._size(fetch.tables, fetch.have)
         digest = self._digest(fetch.salt, number, data.place, data.payload)
         if data.place != fetch.have or len(data.payload) != size or not hmac.compare_digest(digest, data.digest):
             log.warning("a replica sent a damaged block; the rest of the prompt is computed")
             self._finish(number)
             return
-        at, payload = 0, memoryview(data.payload)
-        for view in views:
-            view[:] = payload[at : at + view.nbytes]
-            at += view.nbytes
+        for group, blocks, content in self._parts(fetch.tables, fetch.have, data.payload):
+            self._memory.write_blocks(group, blocks, content)
         fetch.have += 1
         fetch.nbytes += size
         if fetch.have == fetch.end:
@@ -273,10 +271,18 @@ class BlockTransfers:
         else:
             self._ask(number, fetch)
 
-    def _views(self, tables: BlockTables, place: int) -> list[memoryview]:
-        """The contents of the tables' blocks at a place, of each group whose window has not passed it."""
-        held = [group for group, first in enumerate(tables.first) if first <= place]
-        return [view for group in held for view in self._block_bytes(group, tables.blocks[group][place : place + 1])]
+    def _size(self, tables: BlockTables, place: int) -> int:
+        """Bytes of the tables' blocks at a place, of each group whose window has not passed it."""
+        return sum(self._memory.block_nbytes(group) for group, first in enumerate(tables.first) if first <= place)
+
+    def _parts(self, tables: BlockTables, place: int, payload: bytes) -> Iterator[tuple[int, array[int], memoryview]]:
+        """Those groups, each with its block, and the part of the payload that has its contents."""
+        at = 0
+        for group, first in enumerate(tables.first):
+            if first <= place:
+                end = at + self._memory.block_nbytes(group)
+                yield group, tables.blocks[group][place : place + 1], memoryview(payload)[at:end]
+                at = end
 
     def _end(self, number: int, _: object) -> None:
         """The hub ends a transfer."""

@@ -119,6 +119,23 @@ class Ops(Protocol[T]):
         ...
 
 
+class BlockMemory(Protocol):
+    """The blocks of a KV cache, for copies. Any thread may copy while no step and no move concerns the blocks."""
+
+    def block_nbytes(self, group: int) -> int:
+        """Bytes of a block of a KV group."""
+        ...
+
+    def read_blocks(self, group: int, blocks: Sequence[int], into: memoryview) -> None:
+        """Copies blocks of a KV group into ``into``, which has their size. The bytes depend on the order of the blocks,
+        not on their numbers."""
+        ...
+
+    def write_blocks(self, group: int, blocks: Sequence[int], content: memoryview) -> None:
+        """Fills blocks with the bytes that ``read_blocks`` made of as many."""
+        ...
+
+
 class Forward(ABC):
     """A model that is ready to run, on arrays of this process.
 
@@ -127,6 +144,7 @@ class Forward(ABC):
     max_logit_rows            maximum number of rows of a batch with logits
     hidden                    float32 [hidden_rows, hidden_size]: hidden states of the last batch, after the final norm;
                               the next batch overwrites them
+    cache                     the blocks of keys and values
     """
 
     vocab_size: int
@@ -134,6 +152,7 @@ class Forward(ABC):
     max_rows: int
     max_logit_rows: int
     hidden: NDArray[np.float32]
+    cache: BlockMemory
 
     @abstractmethod
     def run(self, batch: Batch) -> NDArray[np.float32]:
@@ -155,8 +174,3 @@ class Forward(ABC):
         """Prepares the memory of the first ``blocks`` of each KV group, so that filling them takes less time. Any
         thread may call it, at any time."""
         del blocks  # most have nothing to prepare
-
-    @abstractmethod
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        """The bytes of blocks of a KV group, to be read and written in place. Their order depends on the order of the
-        blocks, not on their numbers. Any thread may read and write while no step and no move concerns the blocks."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import tracemalloc
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,6 +93,49 @@ def test_moves_are_done_in_order_and_touch_nothing_else(moves: Sequence[BlockMov
             target[layer][move.target] = source[layer][move.source]
     cache.move(moves)
     assert {layer: marks(cache, layer) for layer in LAYERS} == blocks
+
+
+def contents(cache: KVCache, group: int, blocks: Sequence[int]) -> bytes:
+    """Blocks layer by layer, as a KV store has them."""
+    places = ((layer, block) for layer in GROUPS[group].layers for block in blocks)
+    return b"".join(ctypes.string_at(first_byte(cache, *place), SHAPE.nbytes) for place in places)
+
+
+@settings(max_examples=60, deadline=None)
+@given(group=st.sampled_from((0, 1)), data=st.data())
+def test_blocks_are_copied_in_their_order_and_no_others(group: int, data: st.DataObject) -> None:
+    cache = KVCache(SHAPE, GROUPS, BLOCKS, SLOTS)
+    mark(cache)
+    any_blocks = st.permutations(range(BLOCKS[group]))
+    blocks = data.draw(any_blocks)[: data.draw(st.integers(1, BLOCKS[group]))]
+    copied = bytearray(len(blocks) * cache.block_nbytes(group))
+    cache.read_blocks(group, array("i", blocks), memoryview(copied))
+    assert copied == contents(cache, group, blocks)
+    others = data.draw(any_blocks)[: len(blocks)]
+    before = {layer: marks(cache, layer) for layer in LAYERS}
+    cache.write_blocks(group, array("i", others), memoryview(bytes(copied)))
+    for layer in GROUPS[group].layers:
+        for block, source in zip(others, blocks, strict=True):
+            before[layer][block] = 16 * layer + source + 1
+    assert {layer: marks(cache, layer) for layer in LAYERS} == before
+
+
+def test_a_block_is_copied_once(cache: KVCache) -> None:
+    """Without a copy on the way: NumPy allocates less than a layer of a block meanwhile."""
+    content = memoryview(bytearray(4 * cache.block_nbytes(1)))
+    for copy in (cache.read_blocks, cache.write_blocks):
+        tracemalloc.start()
+        copy(1, [6, 0, 1, 3], content)
+        assert tracemalloc.get_traced_memory()[1] < SHAPE.nbytes
+        tracemalloc.stop()
+
+
+def test_a_buffer_of_another_size_or_a_block_that_is_not_there_is_refused(cache: KVCache) -> None:
+    size = cache.block_nbytes(0)
+    for blocks, nbytes in (([0], 2 * size), ([0, 1], size), ([5], size), ([-1], size)):
+        for copy in (cache.read_blocks, cache.write_blocks):
+            with pytest.raises((AssertionError, ValueError)):
+                copy(0, blocks, memoryview(bytearray(nbytes)))
 
 
 @pytest.mark.parametrize("kind", MoveKind)

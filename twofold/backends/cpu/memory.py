@@ -13,7 +13,7 @@ import ctypes
 import mmap
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -144,22 +144,31 @@ class KVCache:
                 page = start - start % mmap.PAGESIZE
                 madvise(ctypes.c_void_p(page), ctypes.c_size_t(start - page + size), POPULATE_WRITE)
 
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        """The bytes of blocks, layer by layer, to be read and written in place. Adjacent blocks are one piece."""
-        parts, runs = self._blocks[group], _runs(blocks)
-        assert all(0 <= first < end <= parts.shape[1] for first, end in runs), "there is no such block"
-        return [layer[first:end].view(np.uint8).data for layer in parts for first, end in runs]
+    def block_nbytes(self, group: int) -> int:
+        """Bytes of a block of all layers of a group."""
+        parts = self._blocks[group]
+        return parts.itemsize * len(parts)
 
+    def read_blocks(self, group: int, blocks: Sequence[int], into: memoryview) -> None:
+        """Copies blocks, layer by layer."""
+        for part, copied in self._runs(group, blocks, into):
+            copied[:] = part
 
-def _runs(blocks: Sequence[int]) -> list[tuple[int, int]]:
-    """Blocks, in order, as ranges of consecutive numbers."""
-    runs: list[tuple[int, int]] = []
-    for block in blocks:
-        if runs and runs[-1][1] == block:
-            runs[-1] = runs[-1][0], block + 1
-        else:
-            runs.append((block, block + 1))
-    return runs
+    def write_blocks(self, group: int, blocks: Sequence[int], content: memoryview) -> None:
+        """Fills blocks with what ``read_blocks`` has copied."""
+        for part, copied in self._runs(group, blocks, content):
+            part[:] = copied
+
+    def _runs(self, group: int, blocks: Sequence[int], content: memoryview) -> Iterator[tuple[Parts, Parts]]:
+        """Runs of adjacent blocks, and their part of ``content``: each [layers, blocks of the run]."""
+        parts = self._blocks[group]
+        copied = np.frombuffer(content, parts.dtype).reshape(len(parts), len(blocks))
+        start = 0
+        for end in range(1, len(blocks) + 1):
+            if end == len(blocks) or blocks[end] != blocks[end - 1] + 1:
+                assert 0 <= blocks[start] <= blocks[end - 1] < parts.shape[1], "there is no such block"
+                yield parts[:, blocks[start] : blocks[end - 1] + 1], copied[:, start:end]
+                start = end
 
 
 def _block(parts: Parts, index: int) -> Parts:

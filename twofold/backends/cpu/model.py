@@ -120,6 +120,8 @@ class CpuModel(Forward):
     does not suffice.
     """
 
+    cache: KVCache
+
     def __init__(
         self,
         model: LoadableModel,
@@ -222,10 +224,6 @@ class CpuModel(Forward):
     def provide_blocks(self, blocks: Sequence[int]) -> None:
         """``Forward.provide_blocks``."""
         self.cache.provide(blocks)
-
-    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
-        """``Forward.block_bytes``: layer by layer."""
-        return self.cache.block_bytes(group, blocks)
 
     def close(self) -> None:
         """Ends the pool's threads."""
