@@ -209,9 +209,9 @@ def test_a_router_that_cannot_be_is_one_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
 ) -> None:
     assert main(["serve", "smollm2-135m", *flags, "--data-folder", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("error:") == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("error:") == 1
 
 
 def test_nodes_need_a_router_too(tmp_path: Path) -> None:

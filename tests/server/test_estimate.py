@@ -26,8 +26,8 @@ def estimate(server: LiveServer, body: dict[str, Any]) -> dict[str, Any]:
 
 def usage(server: LiveServer, body: dict[str, Any]) -> tuple[int, int]:
     """Tokens of a chat's prompt, and how many of them were cached."""
-    told = server.post("/v1/chat/completions", body).json()["usage"]
-    return told["prompt_tokens"], told["prompt_tokens_details"]["cached_tokens"]
+    counts = server.post("/v1/chat/completions", body).json()["usage"]
+    return counts["prompt_tokens"], counts["prompt_tokens_details"]["cached_tokens"]
 
 
 def test_an_estimate_tells_the_tokens_that_then_come_and_changes_nothing(server: LiveServer) -> None:
@@ -45,16 +45,16 @@ def test_an_estimate_tells_the_tokens_that_then_come_and_changes_nothing(server:
 def test_times_add_up_and_the_error_is_that_of_estimates_whose_requests_followed(server: LiveServer) -> None:
     for number in range(3):
         body = chat(f"Estimate number {number}")
-        told = estimate(server, body)
+        response = estimate(server, body)
         server.post("/v1/chat/completions", body)
-    told = estimate(server, chat("one more", twofold={"compare_prices": ["openai/gpt-5"]}))
-    assert (told["schema"], told["error_of"]) == ("twofold.estimate/1", "ttft")
-    assert told["error"] >= 0
-    assert told["ttft_s"] >= told["queue_s"] >= 0
-    assert told["e2e_s"] == pytest.approx(told["ttft_s"] + told["tpot_s"] * (told["output_tokens"] - 1))
-    assert told["cost"] is None, "the server has no price sheet"
-    (other,) = told["at_prices"]
-    tokens = 1.25 * told["prompt_tokens"] + 10 * told["output_tokens"]
+    response = estimate(server, chat("one more", twofold={"compare_prices": ["openai/gpt-5"]}))
+    assert (response["schema"], response["error_of"]) == ("twofold.estimate/1", "ttft")
+    assert response["error"] >= 0
+    assert response["ttft_s"] >= response["queue_s"] >= 0
+    assert response["e2e_s"] == pytest.approx(response["ttft_s"] + response["tpot_s"] * (response["output_tokens"] - 1))
+    assert response["cost"] is None, "the server has no price sheet"
+    (other,) = response["at_prices"]
+    tokens = 1.25 * response["prompt_tokens"] + 10 * response["output_tokens"]
     assert (other["model"], other["total"]) == ("openai/gpt-5", pytest.approx(tokens / 1e6))
 
 

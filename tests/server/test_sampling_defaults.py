@@ -87,10 +87,10 @@ def test_the_limit_of_requests_without_one(warm: LiveServer, server: LiveServer,
 def test_the_server_prints_its_sampling_defaults(warm: LiveServer, server: LiveServer) -> None:
     assert "sampling defaults: temperature 9, top_p 1, max_tokens 20\n" in warm.log.read_text()
     assert "KV cache 32 MiB, 1 thread\n" in warm.log.read_text(), "without the swap space"
-    told = server.log.read_text()
-    assert "sampling defaults: temperature 0.2, top_p 0.9" in told
-    assert "Ready: tiny\n" in told
-    assert "\n  context 512 tokens, KV cache " in told
+    printed = server.log.read_text()
+    assert "sampling defaults: temperature 0.2, top_p 0.9" in printed
+    assert "Ready: tiny\n" in printed
+    assert "\n  context 512 tokens, KV cache " in printed
     assert (
         server.post("/v1/responses", {"model": "tiny", "input": "hi", "max_output_tokens": 16}).json()["top_p"] == 0.9
     )
@@ -98,8 +98,8 @@ def test_the_server_prints_its_sampling_defaults(warm: LiveServer, server: LiveS
 
 def test_a_server_for_other_machines_prints_its_address(tiny: TinyModel, tmp_path: Path) -> None:
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--host", "0.0.0.0", "--api-key", "k") as live:
-        told = live.log.read_text()
-    found = re.search(r"from other machines: http://(\S+):(\d+)\n", told)
-    assert found, told
+        printed = live.log.read_text()
+    found = re.search(r"from other machines: http://(\S+):(\d+)\n", printed)
+    assert found, printed
     assert found[1] not in ("0.0.0.0", "127.0.0.1")
-    assert "--allowed-hosts NAME" in told
+    assert "--allowed-hosts NAME" in printed

@@ -73,12 +73,12 @@ def test_a_sampled_request_is_cached_only_by_its_choice(shop: LiveServer) -> Non
 def test_money_and_record_of_a_request(shop: LiveServer) -> None:
     """A million EUR a million tokens: one each."""
     response = shop.post(CHAT, chat("what does this cost?", twofold={"explain": True}, service_tier="flex"))
-    told = response.json()
-    prompt, cached = told["usage"]["prompt_tokens"], told["usage"]["prompt_tokens_details"]["cached_tokens"]
-    record = told["twofold"]
+    reply = response.json()
+    prompt, cached = reply["usage"]["prompt_tokens"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+    record = reply["twofold"]
     assert record["cost"]["currency"] == "EUR"
     assert record["cost"]["total"] == pytest.approx(0.5 * (prompt - cached + 0.1 * cached + 2 * 4))
-    assert told["service_tier"] == record["service_tier"] == "flex"
+    assert reply["service_tier"] == record["service_tier"] == "flex"
     (phases,) = record["prompts"]
     assert phases["queue_s"] >= 0
     assert phases["prefill_s"] + phases["decode_s"] <= record["seconds"]
@@ -100,8 +100,8 @@ def test_a_streamed_reply_may_carry_its_record(shop: LiveServer) -> None:
 def test_models_are_loaded_when_they_are_asked_for(shop: LiveServer) -> None:
     states = {model["id"]: model["state"] for model in shop.get("/v1/models").json()["data"]}
     assert states == {"tiny": "ready", "other": "unloaded"}
-    told = shop.post(CHAT, chat("hello", model="other")).json()
-    assert told["model"] == "other"
+    reply = shop.post(CHAT, chat("hello", model="other")).json()
+    assert reply["model"] == "other"
     assert shop.get("/v1/models/other").json()["state"] == "ready"
     missing = shop.post(CHAT, chat("hello", model="othr"))
     assert missing.status_code == 404
@@ -109,10 +109,10 @@ def test_models_are_loaded_when_they_are_asked_for(shop: LiveServer) -> None:
 
 
 def test_texts_become_tokens_and_texts_again(shop: LiveServer) -> None:
-    told = shop.post("/tokenize", {"prompt": "hello there", "return_token_strs": True}).json()
-    assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
-    assert told["max_model_len"] == TINY.context
-    assert shop.post("/detokenize", {"tokens": told["tokens"]}).json() == {"prompt": "hello there"}
+    reply = shop.post("/tokenize", {"prompt": "hello there", "return_token_strs": True}).json()
+    assert reply["count"] == len(reply["tokens"]) == len(reply["token_strs"])
+    assert reply["max_model_len"] == TINY.context
+    assert shop.post("/detokenize", {"tokens": reply["tokens"]}).json() == {"prompt": "hello there"}
     templated = shop.post("/tokenize", {"messages": [{"role": "user", "content": "hello"}]}).json()
     assert templated["tokens"][0] == 1
     body = {"messages": [{"role": "user", "content": "hello"}], "add_generation_prompt": True}

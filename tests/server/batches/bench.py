@@ -113,8 +113,8 @@ class Bench:
     async def create(self, given: bytes | list[dict[str, Any]], tenant: str = "one", **more: Any) -> str:
         """Makes a batch; its id."""
         body = {"input_file_id": await self.give(given, tenant), "endpoint": CHAT, "completion_window": "24h"} | more
-        told = await self.batches.create(tenant, body, key="k1")
-        return Batch.model_validate(data_of(told), strict=True).id
+        reply = await self.batches.create(tenant, body, key="k1")
+        return Batch.model_validate(data_of(reply), strict=True).id
 
     async def until(self, id: str, *states: str, tenant: str = "one") -> Batch:
         """The batch once it is in one of ``states``, or has ended."""

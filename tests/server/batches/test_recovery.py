@@ -75,8 +75,8 @@ def test_lines_in_the_journal_are_not_run_again(bench: Bench) -> None:
 
     async def end() -> None:
         bench.answerer.act = None
-        told = await bench.batches.get("one", ids[0])
-        assert told.status == "in_progress"
+        reply = await bench.batches.get("one", ids[0])
+        assert reply.status == "in_progress"
         assert (await bench.until(ids[0])).status == "completed"
 
     run(bench, begin, end)
@@ -110,8 +110,8 @@ def test_a_batch_is_cancelled(bench: Bench) -> None:
         bench.answerer.act = act
         id = await bench.create(lines(30))
         await bench.settle(id, LIMITS.width + 2)
-        told = await bench.batches.cancel("one", id)
-        assert told.status == "cancelling"
+        reply = await bench.batches.cancel("one", id)
+        assert reply.status == "cancelling"
         batch = await bench.until(id)
         assert batch.status == "cancelled"
         assert {one["custom_id"] for one in await bench.content(batch.output_file_id)} == {"r0", "r1"}

@@ -32,10 +32,10 @@ async def main(folder: Path, count: int) -> None:
         files = await FileService.open(folder / "files")
         batches = await BatchService.open(folder / "batches", files, answer, limits=BatchLimits(width=8))
         page = await batches.page("one", {})
-        told = page.data[0] if page.data else await begun(files, batches, count)
-        while told.status != "completed":
+        reply = page.data[0] if page.data else await begun(files, batches, count)
+        while reply.status != "completed":
             await asyncio.sleep(0.01)
-            told = await batches.get("one", told.id)
+            reply = await batches.get("one", reply.id)
         await batches.close()
         await files.close()
 

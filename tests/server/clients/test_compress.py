@@ -27,14 +27,14 @@ def compressed(server: LiveServer, **body: Any) -> Any:
 
 
 def test_a_text_keeps_half_of_its_tokens(server: LiveServer) -> None:
-    told = compressed(server, twofold={"explain": True})
-    report = told["compression"]
-    assert told["text"] == "".join(TEXT[start:end] for start, end in told["kept"])
+    response = compressed(server, twofold={"explain": True})
+    report = response["compression"]
+    assert response["text"] == "".join(TEXT[start:end] for start, end in response["kept"])
     assert report["applied"]
     assert 0 < report["tokens_after"] <= report["tokens_before"] / 2
     assert report["seconds"] > 0
-    assert told["usage"]["prompt_tokens"] == told["twofold"]["tokens"]["prompt"] > report["tokens_before"]
-    assert told["twofold"]["endpoint"] == "/v1/compress"
+    assert response["usage"]["prompt_tokens"] == response["twofold"]["tokens"]["prompt"] > report["tokens_before"]
+    assert response["twofold"]["endpoint"] == "/v1/compress"
 
 
 def test_questions_and_protected_parts(server: LiveServer) -> None:
@@ -50,16 +50,16 @@ def test_it_declines_where_the_same_model_reads_the_text(server: LiveServer) -> 
     for _ in range(8):  # so that its step times are known
         server.post("/v1/completions", {"model": TINY, "prompt": "the", "max_tokens": 8})
     for _ in range(40):
-        told = compressed(server, force=False)
-        if told["compression"]["cost_s"] is not None:
+        response = compressed(server, force=False)
+        if response["compression"]["cost_s"] is not None:
             break
-    report = told["compression"]
+    report = response["compression"]
     assert not report["applied"]
     assert report["saving_s"] <= report["cost_s"]
     assert "no more than" in report["reason"]
-    assert told["text"] == TEXT
-    assert told["kept"] == [[0, len(TEXT)]]
-    assert told["usage"]["prompt_tokens"] == 0
+    assert response["text"] == TEXT
+    assert response["kept"] == [[0, len(TEXT)]]
+    assert response["usage"]["prompt_tokens"] == 0
     assert compressed(server, force=False, target="coder")["compression"]["reason"]
 
 

@@ -45,8 +45,8 @@ def test_whole_and_streamed(ask: Ask) -> None:
 
 def test_a_schema(ask: Ask) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    told = ask("hi", "--schema", json.dumps(schema), "-o", "max_tokens", "200", "-o", "temperature", "0")
-    assert isinstance(json.loads(told)["ok"], bool)
+    reply = ask("hi", "--schema", json.dumps(schema), "-o", "max_tokens", "200", "-o", "temperature", "0")
+    assert isinstance(json.loads(reply)["ok"], bool)
 
 
 def test_texts(ask: Ask) -> None:

@@ -62,8 +62,8 @@ def test_requests_without_a_prompt_load_the_model(client: Any) -> None:
 
 
 def test_a_form(client: Any) -> None:
-    told = client.chat(TINY, HI, format=COLOUR, options={"num_predict": 200, "temperature": 0})
-    assert isinstance(json.loads(told.message.content)["ok"], bool)
+    reply = client.chat(TINY, HI, format=COLOUR, options={"num_predict": 200, "temperature": 0})
+    assert isinstance(json.loads(reply.message.content)["ok"], bool)
     assert isinstance(json.loads(client.generate(TINY, "hi", format="json", options={"seed": 3}).response), dict)
 
 
@@ -108,27 +108,27 @@ def test_a_completion_continues_its_prefix(client: Any) -> None:
 
 
 def test_a_suffix(client: Any) -> None:
-    told = client.generate(CODER, "def f(", suffix="):", options=EIGHT)
-    assert told.response
-    assert told.prompt_eval_count > 3
+    reply = client.generate(CODER, "def f(", suffix="):", options=EIGHT)
+    assert reply.response
+    assert reply.prompt_eval_count > 3
 
 
 def test_log_probabilities(client: Any) -> None:
-    told = client.chat(TINY, HI, logprobs=True, top_logprobs=2, options=EIGHT)
-    assert [len(entry.top_logprobs) for entry in told.logprobs] == [2] * 8
+    reply = client.chat(TINY, HI, logprobs=True, top_logprobs=2, options=EIGHT)
+    assert [len(entry.top_logprobs) for entry in reply.logprobs] == [2] * 8
     streamed = [
         entry
         for part in client.chat(TINY, HI, logprobs=True, options=EIGHT, stream=True)
         for entry in part.logprobs or ()
     ]
-    assert [entry.logprob for entry in streamed] == [entry.logprob for entry in told.logprobs]
+    assert [entry.logprob for entry in streamed] == [entry.logprob for entry in reply.logprobs]
 
 
 def test_vectors(client: Any) -> None:
-    told = client.embed(TINY, ["hi", "you", "hi"])
-    assert len(told.embeddings) == 3
-    assert told.embeddings[0] == told.embeddings[2] != told.embeddings[1]
-    assert client.embeddings(TINY, "hi").embedding == told.embeddings[0]
+    reply = client.embed(TINY, ["hi", "you", "hi"])
+    assert len(reply.embeddings) == 3
+    assert reply.embeddings[0] == reply.embeddings[2] != reply.embeddings[1]
+    assert client.embeddings(TINY, "hi").embedding == reply.embeddings[0]
     assert client.embed(TINY, "a " * 5000).prompt_eval_count == 2048
     with pytest.raises(ollama.ResponseError, match="the input length exceeds the context length"):
         client.embed(TINY, "a " * 5000, truncate=False)
@@ -192,9 +192,9 @@ def test_bodies_as_curl_sends_them(server: LiveServer) -> None:
     body = json.dumps({"model": TINY, "prompt": "hi", "options": {"num_predict": 2}}).encode()
     kind = {"content-type": "application/x-www-form-urlencoded"}
     with server.client() as client:
-        told = client.post("/api/generate", content=body, headers=kind)
-        assert told.headers["content-type"] == "application/x-ndjson"
-        assert json.loads(told.text.splitlines()[-1])["done"]
+        reply = client.post("/api/generate", content=body, headers=kind)
+        assert reply.headers["content-type"] == "application/x-ndjson"
+        assert json.loads(reply.text.splitlines()[-1])["done"]
         assert client.post("/v1/completions", content=body, headers=kind).status_code == 400
 
 

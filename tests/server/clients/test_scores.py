@@ -21,13 +21,13 @@ def cosines(server: LiveServer) -> list[float]:
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
 def test_documents_are_ordered_by_their_cosine(server: LiveServer, path: str) -> None:
     expected = cosines(server)
-    told = server.post(path, {"model": TINY, "query": QUERY, "documents": DOCUMENTS}).json()
-    found = {result["index"]: result["relevance_score"] for result in told["results"]}
+    reply = server.post(path, {"model": TINY, "query": QUERY, "documents": DOCUMENTS}).json()
+    found = {result["index"]: result["relevance_score"] for result in reply["results"]}
     assert found == {index: pytest.approx(score, abs=1e-6) for index, score in enumerate(expected)}
-    assert [result["index"] for result in told["results"]] == sorted(found, key=lambda index: -found[index])
-    assert told["results"][0]["document"] == {"text": "the river"}
-    assert told["results"][0]["relevance_score"] == pytest.approx(1, abs=1e-6)
-    assert told["usage"]["prompt_tokens"] > 0
+    assert [result["index"] for result in reply["results"]] == sorted(found, key=lambda index: -found[index])
+    assert reply["results"][0]["document"] == {"text": "the river"}
+    assert reply["results"][0]["relevance_score"] == pytest.approx(1, abs=1e-6)
+    assert reply["usage"]["prompt_tokens"] > 0
 
 
 def test_the_best_few_without_their_texts(server: LiveServer) -> None:
@@ -48,8 +48,8 @@ def test_the_best_few_without_their_texts(server: LiveServer) -> None:
 def test_pairs_are_scored_in_their_order(server: LiveServer, sides: dict[str, Any]) -> None:
     expected = cosines(server)
     for path in ("/v1/score", "/score"):
-        told = server.post(path, {"model": TINY, **sides}).json()
-        assert [each["score"] for each in told["data"]] == [pytest.approx(score, abs=1e-6) for score in expected]
+        reply = server.post(path, {"model": TINY, **sides}).json()
+        assert [each["score"] for each in reply["data"]] == [pytest.approx(score, abs=1e-6) for score in expected]
 
 
 @pytest.mark.parametrize(
