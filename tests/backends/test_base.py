@@ -41,9 +41,8 @@ class ToyForward(Forward):
         self.max_rows = self.max_logit_rows = sizes.rows
         self.hidden: Floats = np.zeros((0, spec.hidden_size), np.float32)
         self.rows = 0
-        width = spec.attention.kv_size
         groups = spec.kv_groups(sizes.context)
-        self.cache = PagedCache(groups, sizes.blocks, sizes.block_size, width, host_slots=sizes.host_slots)
+        self.cache = PagedCache(groups, sizes.blocks, sizes.block_size, host_slots=sizes.host_slots)
         infos = file.tensors.items()
         self._weights = {name: dequantize(file.data(name), info.format, info.columns) for name, info in infos}
         self._decode = partial(forward, spec=spec, weights=weights)

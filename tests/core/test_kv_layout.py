@@ -22,7 +22,7 @@ from twofold.core.kv_layout import (
     position_bytes,
     state_bytes,
 )
-from twofold.core.model import GroupedAttention, KVGroup, LatentAttention, RecurrentAttention
+from twofold.core.model import GroupedAttention, KVGroup, LatentAttention, Paged, RecurrentAttention, State
 from twofold.core.values import FP8, FP16, INT4, INT8, MXFP4, ValueFormat
 
 LATENT = LatentAttention(heads=4, q_rank=None, kv_rank=512, rope_dim=64, nope_dim=128, v_dim=128)
@@ -31,7 +31,8 @@ LATENT = LatentAttention(heads=4, q_rank=None, kv_rank=512, rope_dim=64, nope_di
 def test_recurrent_layers_keep_a_state_and_nothing_for_each_token() -> None:
     """Qwen3-Next: float32 matrices of 128 × 128 for 32 heads, and 3 tokens of 8,192 convolved values."""
     attention = RecurrentAttention(32, 16, 128, 128, 4)
-    assert position_bytes(attention, FP16) == 0
+    assert position_bytes(attention.kept, FP16) == 0
+    assert attention.kept == State(4 * (32 * 128 * 128 + 3 * 8192))
     assert state_bytes(attention, FP16) == 4 * 32 * 128 * 128 + 2 * 3 * 8192
     assert state_bytes(attention, FP16, devices=2) == state_bytes(attention, FP16) / 2
     assert state_bytes(GroupedAttention(8, 8, 128), FP16) == 0
@@ -51,25 +52,54 @@ def test_a_block_has_the_layers_of_its_group() -> None:
     assert layout.block_bytes(full) + layout.block_bytes(narrow) == 32 * layout.token_bytes()
 
 
-def test_layers_of_one_group_may_differ() -> None:
-    """One layer of latent attention behind one with 8 heads of 128 values."""
-    first = GroupedAttention(8, 8, 128)
-    layers = tuple(replace(SMOLLM2_135M.layers[0], attention=each) for each in (first, LATENT))
+def test_layers_that_keep_different_things_are_different_groups() -> None:
+    """Latent attention, 8 heads of 128 values, a state, and 2 heads of 64 values with a window and without."""
+    narrow = GroupedAttention(8, 2, 64, window=100)
+    kinds = (
+        LATENT,
+        GroupedAttention(8, 8, 128),
+        RecurrentAttention(4, 2, 16, 16, 4),
+        narrow,
+        replace(narrow, window=None),
+    )
+    layers = tuple(replace(SMOLLM2_135M.layers[0], attention=each) for each in kinds)
     layout = KVLayout(replace(SMOLLM2_135M, layers=layers), FP16, 16)
-    (group,) = layout.spec.kv_groups(1000)
-    assert layout.block_bytes(group) == 16 * (2 * 8 * 128 * 2 + (512 + 64) * 2)
+    sizes = [16 * (512 + 64) * 2, 16 * 2 * 8 * 128 * 2, 16 * 2 * 2 * 64 * 2]
+    state = 4 * (4 * 16 * 16 + 3 * 128)
+    for context, indices, expected in (
+        (1000, [(0,), (1,), (4,), (3,), (2,)], [*sizes, sizes[2], state]),
+        (100, [(0,), (1,), (3, 4), (2,)], [*sizes[:2], 2 * sizes[2], state]),
+    ):
+        groups = layout.spec.kv_groups(context)
+        assert [group.layers for group in groups] == indices
+        assert [group.number for group in groups] == list(range(len(groups)))
+        assert [layout.block_bytes(group) for group in groups] == expected
+    assert layout.window_bytes(1000) == {None: sum(sizes), 100: sizes[2]}
+    assert layout.token_bytes() * 16 == sum(sizes) + sizes[2]
+
+
+def test_a_draft_model_is_in_the_blocks_of_the_first_group() -> None:
+    kinds = (GroupedAttention(8, 2, 64), GroupedAttention(8, 1, 64))
+    layers = tuple(replace(SMOLLM2_135M.layers[0], attention=each) for each in kinds)
+    model = replace(SMOLLM2_135M, layers=layers)
+    alone, both = KVLayout(model, FP16, 16), KVLayout(model, FP16, 16, draft=model)
+    first, second = model.kv_groups(1000)
+    assert both.block_bytes(first) == alone.block_bytes(first) + 16 * alone.token_bytes()
+    assert both.block_bytes(second) == alone.block_bytes(second)
+    assert both.token_bytes() == 2 * alone.token_bytes()
 
 
 def test_devices_share_heads_and_keep_copies_beyond_them() -> None:
     grouped = GroupedAttention(8, 4, 128)
-    assert [position_bytes(grouped, FP16, devices) for devices in (1, 2, 4, 8)] == [2_048, 1_024, 512, 512]
-    assert position_bytes(LATENT, FP16, 8) == position_bytes(LATENT, FP16) == 1_152
+    assert [position_bytes(grouped.kept, FP16, devices) for devices in (1, 2, 4, 8)] == [2_048, 1_024, 512, 512]
+    assert position_bytes(LATENT.kept, FP16, 8) == position_bytes(LATENT.kept, FP16) == 1_152
 
 
 def test_the_engines_blocks_lie_as_the_layout_says() -> None:
     """In a layer of 3 heads of 64 values, a block of 16 positions."""
     block = LayerBlock(3, 64, 16, "f16")
-    assert block.nbytes == 3 * block.head_bytes == KVLayout(SMOLLM2_135M, FP16, 16).block_bytes(KVGroup(None, (0,)))
+    group = KVGroup(Paged(None, 3, 64), (0,))
+    assert block.nbytes == 3 * block.head_bytes == KVLayout(SMOLLM2_135M, FP16, 16).block_bytes(group)
 
 
 @pytest.mark.parametrize(

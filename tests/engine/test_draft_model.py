@@ -12,7 +12,7 @@ import pytest
 from tests.engine.drafts import ModelDraftCounts, draft_config, eager_drafts, use
 from tests.engine.test_exactness import BytesRunner, alone, crowd, make_cases, mislead
 from tests.support.gguf_writer import write_gguf
-from tests.support.tiny import TinyModel, TinyOptions, tiny_metadata, tiny_tensors
+from tests.support.tiny import TWO_SIZES, TinyModel, TinyOptions, tiny_metadata, tiny_tensors
 from twofold.backends.cpu import backend
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import KVLayout
@@ -31,6 +31,8 @@ Tiny = Callable[[TinyOptions], TinyModel]
 TARGET = TinyOptions(format="Q8_0", layers=3)
 DRAFT = replace(TARGET, layers=1)
 """The first layer of the target: it agrees sometimes."""
+SMALLER = replace(TWO_SIZES, layers=2, kv_heads=(2, 1), windowed=(True, False), format="Q8_0")
+"""Two layers that keep different things: two KV groups in the blocks of the target's first one."""
 
 
 def config(draft: TinyModel | Path | str) -> dict[str, Any]:
@@ -50,8 +52,9 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         (TARGET, DRAFT),
         (TinyOptions(architecture="gemma3", layers=6, window=24, format="Q8_0"), replace(DRAFT, vocab=290)),
+        (replace(TWO_SIZES, format="Q8_0"), SMALLER),
     ],
-    ids=["llama", "windows and padding"],
+    ids=["llama", "windows and padding", "two head sizes"],
 )
 def test_a_hundred_cases_on_the_kernels(
     tiny_gguf: Tiny, target: TinyOptions, draft: TinyOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

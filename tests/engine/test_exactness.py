@@ -6,15 +6,16 @@ completions, slow readers. A thousand completions, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.engine.drafts import KINDS as DRAFTS
 from tests.engine.drafts import Key, Kind, Recorder, Scripted, use
-from tests.support.tiny import TinyModel, TinyOptions
+from tests.support.tiny import TWO_SIZES, TinyModel, TinyOptions
 from twofold.backends.base import NO_MASKS, StepHandle
 from twofold.backends.cpu import backend
 from twofold.backends.host import HostRunner
@@ -220,8 +221,9 @@ def test_the_small_shapes_really_preempt_both_ways(make_llm: MakeLLM) -> None:
         (TinyOptions(architecture="gemma3", layers=4, window=24, format="Q8_0"), "bf16"),
         (TinyOptions(architecture="qwen2", format="Q8_0", head_dim=32), "q8"),
         (TinyOptions(architecture="gemma3", layers=4, window=24, format="Q8_0", head_dim=32), "k8v4"),
+        *((replace(TWO_SIZES, format="Q8_0"), kv_type) for kv_type in get_args(KVType)),
     ],
-    ids=lambda value: value if isinstance(value, str) else value.architecture,
+    ids=lambda value: value if isinstance(value, str) else f"{value.architecture} {value.window_head_dim or ''}",
 )
 def test_a_hundred_cases_on_the_kernels(
     tiny_gguf: Callable[[TinyOptions], TinyModel],

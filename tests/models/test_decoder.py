@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.support.oracle import oracle_logits
 from tests.support.reference import load_reference_model, one_sequence, tables_of
-from tests.support.tiny import TinyModel, TinyOptions
+from tests.support.tiny import TWO_SIZES, TinyModel, TinyOptions
 from twofold.models.ops import Batch
 
 Make = Callable[[TinyOptions], TinyModel]
@@ -53,6 +53,8 @@ CASES = {
         window=6,
         extra=(("gemma3.rope.scaling.type", "linear"), ("gemma3.rope.scaling.factor", 8.0)),
     ),
+    "llama kv heads of several numbers": TinyOptions("llama", layers=3, kv_heads=(2, 1, 4)),
+    "two head sizes": TWO_SIZES,
     "quantised": TinyOptions.wide("llama", "Q4_K", embedding_format="Q8_0"),
 }
 

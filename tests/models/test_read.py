@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 
 from tests.support.described import Described, Shape, describe
-from tests.support.tiny import TinyOptions
+from tests.support.tiny import TWO_SIZES, TinyOptions
 from twofold.core.errors import FormatError, UnsupportedModelError
-from twofold.core.model import FactorScaling, GatedFFN, LinearScaling, ModelSpec, RopeScaling, RopeSpec, YarnScaling
+from twofold.core.model import (
+    FactorScaling,
+    GatedFFN,
+    GroupedAttention,
+    LinearScaling,
+    ModelSpec,
+    Paged,
+    RopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
 from twofold.core.values import BY_NAME
 from twofold.models.architectures import ARCHITECTURES
 from twofold.models.gguf import HARMLESS, NEUTRAL
@@ -35,6 +45,12 @@ def windows(spec: ModelSpec) -> list[int | None]:
     return [layer.attention.window for layer in spec.layers]
 
 
+def attention_of(spec: ModelSpec, layer: int = 0) -> GroupedAttention:
+    attention = spec.layers[layer].attention
+    assert isinstance(attention, GroupedAttention)
+    return attention
+
+
 def scaling(spec: ModelSpec) -> RopeScaling | None:
     rope = spec.layers[0].rope
     return None if rope is None else rope.scaling
@@ -43,7 +59,12 @@ def scaling(spec: ModelSpec) -> RopeScaling | None:
 @pytest.mark.parametrize("architecture", [a.name for a in ARCHITECTURES if a.runs])
 def test_every_architecture_of_the_table_is_read(architecture: str) -> None:
     spec, weights = tiny(architecture).read()
-    assert (spec.architecture, spec.vocab_size, spec.hidden_size, spec.attention.heads) == (architecture, 300, 64, 4)
+    assert (spec.architecture, spec.vocab_size, spec.hidden_size, attention_of(spec).heads) == (
+        architecture,
+        300,
+        64,
+        4,
+    )
     assert len(spec.layers) == len(weights.layers) == 2
     assert ("q.bias" in weights.layers[0]) == (architecture == "qwen2")
     assert ("q_norm" in weights.layers[0]) == (architecture in {"qwen3", "gemma3"})
@@ -57,15 +78,15 @@ def test_gemma_3() -> None:
     assert spec.layers[0].rope == RopeSpec(16, 10_000.0, "halves")
     assert spec.layers[5].rope == RopeSpec(16, 1_000_000.0, "halves", LinearScaling(8.0))
     assert spec.layers[0].ffn == GatedFFN(96, activation="gelu_tanh")
-    assert (spec.embedding_scale, spec.attention.score_scale) == (8.0, 0.25)
-    assert (spec.attention.softcap, spec.final_softcap) == (None, None)
+    assert (spec.embedding_scale, attention_of(spec).score_scale) == (8.0, 0.25)
+    assert (attention_of(spec).softcap, spec.final_softcap) == (None, None)
 
 
 def test_gemma_2() -> None:
     spec = tiny("gemma2", layers=3).spec()
     assert windows(spec) == [8, None, 8]
-    assert (spec.attention.softcap, spec.final_softcap) == (50.0, 30.0)
-    assert tiny("gemma2").set("attention.sliding_window", None).spec().attention.window == 4096
+    assert (attention_of(spec).softcap, spec.final_softcap) == (50.0, 30.0)
+    assert tiny("gemma2").set("attention.sliding_window", None).spec().layers[0].attention.window == 4096
 
 
 @pytest.mark.parametrize("pattern", [3, np.array([True, True, False, True]), [True, True, False, True]])
@@ -76,11 +97,11 @@ def test_a_window_pattern_of_the_files_own(pattern: object) -> None:
 
 def test_large_gemmas_scale_attention_by_the_hidden_size() -> None:
     spec = tiny("gemma3", layers=62, hidden=32).spec()
-    assert spec.attention.score_scale == pytest.approx((32 / 4) ** -0.5)
+    assert attention_of(spec).score_scale == pytest.approx((32 / 4) ** -0.5)
 
 
 def test_an_attention_scale_of_the_files_own() -> None:
-    assert tiny().set("attention.scale", 0.5).spec().attention.score_scale == 0.5
+    assert attention_of(tiny().set("attention.scale", 0.5).spec()).score_scale == 0.5
 
 
 def test_a_window_for_all_layers() -> None:
@@ -214,9 +235,38 @@ def test_keys_that_change_nothing_are_accepted() -> None:
 
 
 def test_lists_of_equal_numbers_count_as_that_number() -> None:
-    assert tiny().set("attention.head_count_kv", np.array([2, 2])).spec().attention.kv_heads == 2
-    with pytest.raises(UnsupportedModelError, match="layer 1 has other attention heads than layer 0"):
-        tiny().set("attention.head_count_kv", [2, 4]).spec()
+    assert attention_of(tiny().set("attention.head_count_kv", np.array([2, 2])).spec()).kv_heads == 2
+
+
+def test_layers_may_have_other_numbers_of_heads() -> None:
+    spec = tiny(kv_heads=(2, 4)).spec()
+    assert [attention_of(spec, layer).kv_heads for layer in (0, 1)] == [2, 4]
+
+
+def test_layers_with_a_window_may_have_heads_of_another_size() -> None:
+    spec = describe(TWO_SIZES).spec()
+    kept = [layer.attention.kept for layer in spec.layers]
+    assert kept == [Paged(24, 2, 32), Paged(None, 1, 64)] * 2
+    assert [layer.rope for layer in spec.layers] == [
+        RopeSpec(32, 10_000.0, "halves"),
+        RopeSpec(64, 1_000_000.0, "halves"),
+    ] * 2
+    assert [attention_of(spec, layer).score_scale for layer in (0, 1)] == [1 / math.sqrt(32), 1 / 8]
+
+
+def test_a_head_size_for_windows_without_one_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'llama\.attention\.key_length_swa' = 32"):
+        tiny().set("attention.key_length_swa", 32).spec()
+
+
+def test_heads_of_values_are_those_of_keys_in_windows_too() -> None:
+    with pytest.raises(FormatError, match="Heads of keys have 32 values, but heads of values have 64"):
+        describe(TWO_SIZES).set("attention.value_length_swa", None).spec()
+
+
+def test_rotations_are_no_longer_than_the_heads_of_a_window() -> None:
+    with pytest.raises(FormatError, match=r"rope\.dimension_count' is 64, but must be between 2 and 32"):
+        describe(TWO_SIZES).set("rope.dimension_count_swa", None).spec()
 
 
 def test_unknown_architectures_get_the_nearest_known_name() -> None:

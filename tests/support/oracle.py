@@ -28,8 +28,6 @@ class _Oracle:
         self.gemma = self.arch in ("gemma2", "gemma3")
         self.hidden = self.whole("embedding_length")
         self.heads = self.whole("attention.head_count")
-        self.kv_heads = self.whole("attention.head_count_kv", self.heads)
-        self.head_dim = self.whole("attention.key_length", self.hidden // self.heads)
         self.eps = self.real("attention.layer_norm_rms_epsilon")
 
     def real(self, key: str, default: float | None = None) -> float:
@@ -72,15 +70,24 @@ class _Oracle:
             (_gelu(gate) if self.gemma else gate / (1 + np.exp(-gate))) * up @ self.weights[blk + "ffn_down.weight"].T
         )
 
-    def qkv(self, blk: str, x: Array) -> tuple[Array, Array, Array]:
+    def kv_heads(self, layer: int) -> int:
+        number = self.metadata.get(f"{self.arch}.attention.head_count_kv", self.heads)
+        return int(np.broadcast_to(np.asarray(number), self.whole("block_count"))[layer])
+
+    def head_dim(self, layer: int) -> int:
+        everywhere = self.whole("attention.key_length", self.hidden // self.heads)
+        return self.whole("attention.key_length_swa", everywhere) if self.is_local(layer) else everywhere
+
+    def qkv(self, layer: int, x: Array) -> tuple[Array, Array, Array]:
         """Heads of queries, keys and values: [heads, tokens, head_dim]."""
+        blk, head_dim = f"blk.{layer}.", self.head_dim(layer)
         if self.arch == "phi3":
             whole = x @ self.weights[blk + "attn_qkv.weight"].T
-            ends = np.cumsum([self.heads, self.kv_heads]) * self.head_dim
+            ends = np.cumsum([self.heads, self.kv_heads(layer)]) * head_dim
             parts = np.split(whole, ends, axis=-1)
         else:
             parts = [self.projected(blk, part, x) for part in "qkv"]
-        q, k, v = (part.reshape(len(x), -1, self.head_dim) for part in parts)
+        q, k, v = (part.reshape(len(x), -1, head_dim) for part in parts)
         if self.arch in ("qwen3", "gemma3"):
             q, k = self.norm(q, blk + "attn_q_norm"), self.norm(k, blk + "attn_k_norm")
         return q.swapaxes(0, 1), k.swapaxes(0, 1), v.swapaxes(0, 1)
@@ -90,17 +97,21 @@ class _Oracle:
         return x @ self.weights[f"{blk}attn_{part}.weight"].T + bias.ravel()
 
     def is_local(self, layer: int) -> bool:
-        """Gemma 2 alternates, Gemma 3 looks at everything in each sixth layer, others are all alike."""
+        """The file may list them. Else Gemma 2 alternates, Gemma 3 looks at everything in each sixth layer, others are
+        all alike."""
+        listed = self.metadata.get(f"{self.arch}.attention.sliding_window_pattern")
+        if listed is not None:
+            return bool(np.asarray(listed)[layer])
         if self.arch == "gemma2":
             return layer % 2 == 0
         return self.arch != "gemma3" or layer % 6 != 5
 
     def attention(self, layer: int, x: Array) -> Array:
-        q, k, v = self.qkv(f"blk.{layer}.", x)
+        q, k, v = self.qkv(layer, x)
         local = self.is_local(layer)
         q, k = self.rope(q, local), self.rope(k, local)
         window = self.whole("attention.sliding_window", 0) if local else 0
-        group = self.heads // self.kv_heads
+        group = self.heads // self.kv_heads(layer)
         mixed = [self.head(q[h], k[h // group], v[h // group], window) for h in range(len(q))]
         return np.concatenate(mixed, axis=-1)
 
@@ -110,7 +121,7 @@ class _Oracle:
         cap = self.real("attn_logit_softcapping", 50.0 if self.arch == "gemma2" else 0.0)
         for t in range(len(q)):
             first = max(0, t - window + 1) if window else 0
-            scores = k[first : t + 1] @ q[t] / math.sqrt(self.head_dim)
+            scores = k[first : t + 1] @ q[t] / math.sqrt(q.shape[-1])
             if cap:
                 scores = cap * np.tanh(scores / cap)
             share = np.exp(scores - scores.max())
@@ -119,7 +130,8 @@ class _Oracle:
 
     def rope(self, heads: Array, local: bool) -> Array:
         """Rotates pairs as complex numbers: [heads, tokens, head_dim]."""
-        dims = self.whole("rope.dimension_count", self.head_dim)
+        dims = self.whole("rope.dimension_count", heads.shape[-1])
+        dims = self.whole("rope.dimension_count_swa", dims) if local else dims
         turned = heads.copy()
         speeds, size = self.speeds(dims, local and self.arch == "gemma3")
         spin = size * np.exp(1j * np.arange(heads.shape[1])[:, None] * speeds)

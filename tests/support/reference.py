@@ -39,7 +39,7 @@ def load_reference_model(
         values = dequantised(file) if weights is None else {our_name(name): each for name, each in weights.items()}
     groups = spec.kv_groups(spec.context_length)
     counts = [blocks] * len(groups)
-    cache = PagedCache(groups, counts, block_size, spec.attention.kv_size, kv_type, counts, spec.attention.kv_heads)
+    cache = PagedCache(groups, counts, block_size, kv_type, counts)
     factors = factors_of(spec, bound, values)
     model = ReferenceModel(
         lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size, spec.hidden_size, factors=factors
@@ -55,5 +55,5 @@ def one_sequence(tokens: NDArray[np.int32], table: NDArray[np.int32], start: int
 
 
 def tables_of(tables: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Block tables [sequences, blocks] for the first KV group, and each backwards for a second one."""
-    return np.stack([tables, tables[:, ::-1]]).astype(np.int32)
+    """Block tables [sequences, blocks] for the first KV group, and in other orders for two more."""
+    return np.stack([tables, tables[:, ::-1], np.roll(tables, 1, axis=1)]).astype(np.int32)

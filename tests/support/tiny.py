@@ -28,9 +28,10 @@ class TinyOptions:
 
     ``embedding_format`` differs where it is given. Formats of 256-value blocks need hidden, ffn and heads · head_dim
     in multiples of 256: ``TinyOptions.wide`` makes such a model. None as ``chat_template`` makes a base model.
-    ``ffn`` is one size for all layers, or one for each. ``extra`` metadata come last and may replace others. Of the
-    tokens that are allowed, the first of ``favours`` is the most likely by far, but after the first of ``then`` the
-    second; the tables must not be tied.
+    ``ffn`` and ``kv_heads`` are one number for all layers, or one for each. ``windowed`` says which layers have the
+    window, where that is not the architecture's rule; their heads have ``window_head_dim`` values, if given. ``extra``
+    metadata come last and may replace others. Of the tokens that are allowed, the first of ``favours`` is the most
+    likely by far, but after the first of ``then`` the second; the tables must not be tied.
     """
 
     architecture: str = "llama"
@@ -39,7 +40,7 @@ class TinyOptions:
     layers: int = 2
     hidden: int = 64
     heads: int = 4
-    kv_heads: int = 2
+    kv_heads: int | tuple[int, ...] = 2
     head_dim: int = 16
     ffn: int | tuple[int, ...] = 96
     vocab: int = 300
@@ -47,6 +48,8 @@ class TinyOptions:
     tied: bool = True
     bias: bool = False
     window: int | None = None
+    windowed: tuple[bool, ...] = ()
+    window_head_dim: int | None = None
     rope_freqs: bool = False
     rope_factors: bool = False
     seed: int = 0
@@ -61,6 +64,11 @@ class TinyOptions:
         sizes = {"hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 512}
         return cls(architecture, format, **(sizes | options))  # type: ignore[arg-type]
 
+    def heads_of(self, layer: int) -> tuple[int, int]:
+        """The number of KV heads of a layer, and the values of each head."""
+        own = self.window_head_dim if self.windowed and self.windowed[layer] else None
+        return of_layer(self.kv_heads, layer), own or self.head_dim
+
     @property
     def has_bias(self) -> bool:
         return self.bias or self.architecture == "qwen2"
@@ -68,6 +76,27 @@ class TinyOptions:
     @property
     def has_qk_norm(self) -> bool:
         return self.architecture in {"qwen3", "gemma3"}
+
+
+TWO_SIZES: Final = TinyOptions(
+    "gemma3",
+    layers=4,
+    kv_heads=(2, 1, 2, 1),
+    head_dim=64,
+    window=24,
+    windowed=(True, False, True, False),
+    window_head_dim=32,
+)
+"""Layers of 2 KV heads of 32 values, which see a window, and of 1 KV head of 64 values, which see everything."""
+
+
+def of_layer(number: int | tuple[int, ...], layer: int) -> int:
+    """The number of one layer."""
+    return number if isinstance(number, int) else number[layer]
+
+
+def _item(number: int | tuple[int, ...]) -> MetadataItem:
+    return number if isinstance(number, int) else np.array(number, np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +136,9 @@ def tiny_metadata(options: TinyOptions) -> dict[str, MetadataItem]:
         "block_count": options.layers,
         "context_length": options.context,
         "embedding_length": options.hidden,
-        "feed_forward_length": options.ffn if isinstance(options.ffn, int) else np.array(options.ffn, np.uint32),
+        "feed_forward_length": _item(options.ffn),
         "attention.head_count": options.heads,
-        "attention.head_count_kv": options.kv_heads,
+        "attention.head_count_kv": _item(options.kv_heads),
         "attention.key_length": options.head_dim,
         "attention.value_length": options.head_dim,
         "attention.layer_norm_rms_epsilon": 1e-5,
@@ -118,6 +147,11 @@ def tiny_metadata(options: TinyOptions) -> dict[str, MetadataItem]:
     }
     if options.window is not None:
         own["attention.sliding_window"] = options.window
+    if options.windowed:
+        own["attention.sliding_window_pattern"] = np.array(options.windowed)
+    if options.window_head_dim is not None:
+        for key in ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"):
+            own[key] = options.window_head_dim
     head: dict[str, MetadataItem] = {"general.architecture": arch, "general.name": f"tiny {arch}"}
     named = {f"{arch}.{key}": value for key, value in own.items()}
     template = {} if options.chat_template is None else {"tokenizer.chat_template": options.chat_template}
@@ -178,14 +212,13 @@ def _shapes(options: TinyOptions) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "rope_factors_long.weight", (options.head_dim // 2,)
         yield "rope_factors_short.weight", (options.head_dim // 2,)
     for layer in range(options.layers):
-        ffn = options.ffn if isinstance(options.ffn, int) else options.ffn[layer]
-        for name, shape in _layer_shapes(options, ffn):
+        for name, shape in _layer_shapes(options, layer):
             yield f"blk.{layer}.{name}", shape
 
 
-def _layer_shapes(options: TinyOptions, ffn: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, head_dim = options.hidden, options.head_dim
-    sizes = {"q": options.heads * head_dim, "k": options.kv_heads * head_dim, "v": options.kv_heads * head_dim}
+def _layer_shapes(options: TinyOptions, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, ffn, (kv_heads, head_dim) = options.hidden, of_layer(options.ffn, layer), options.heads_of(layer)
+    sizes = {"q": options.heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * head_dim}
     yield from (("attn_norm.weight", (hidden,)), ("ffn_norm.weight", (hidden,)))
     if options.architecture == "phi3":
         yield from (("attn_qkv.weight", (sum(sizes.values()), hidden)), ("ffn_up.weight", (2 * ffn, hidden)))

@@ -132,9 +132,11 @@ class RunnerSizes:
         """Blocks of the longest sequence: the width of a block table."""
         return -(-self.context // self.block_size)
 
-    def of_draft(self) -> RunnerSizes:
-        """The sizes of a draft model beside this one: its layers are in the blocks of group 0."""
-        return replace(self, logit_rows=self.sequences, blocks=self.blocks[:1], host_slots=self.host_slots[:1])
+    def of_draft(self, groups: int) -> RunnerSizes:
+        """The sizes of a draft model of so many KV groups beside this one: all are in the blocks of this one's group 0,
+        in arrays of their own."""
+        blocks, host_slots = self.blocks[:1] * groups, self.host_slots[:1] * groups
+        return replace(self, logit_rows=self.sequences, blocks=blocks, host_slots=host_slots)
 
 
 class LimitsProbe(Protocol):

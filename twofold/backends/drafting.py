@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -22,17 +23,18 @@ from twofold.models.ops import Batch, Forward
 
 
 class DraftModel:
-    """Proposes tokens with ``forward``. ``vocab_size`` is the target's: ids beyond the smaller of both vocabularies are
-    padding, which is never proposed, and computed as token 0."""
+    """Proposes tokens with ``forward``, whose layers are in so many ``groups``. ``vocab_size`` is the target's: ids
+    beyond the smaller of both vocabularies are padding, which is never proposed, and computed as token 0."""
 
-    def __init__(self, forward: Forward, sampler: Sampler, vocab_size: int) -> None:
+    def __init__(self, forward: Forward, sampler: Sampler, vocab_size: int, groups: int = 1) -> None:
         self._forward = forward
+        self._groups = groups
         self._sampler = sampler
         self._vocab = vocab_size
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        """Moves the blocks of group 0, which its layers share with the target's."""
-        own = [move for move in moves if move.group == 0]
+        """Moves the blocks of group 0, which all its groups share with the target's."""
+        own = [replace(move, group=group) for move in moves if move.group == 0 for group in range(self._groups)]
         if own:
             self._forward.move(own)
 
@@ -102,7 +104,7 @@ class DraftModel:
         positions = [np.arange(chunk.start, chunk.end, dtype=np.int32) for chunk in chunks]
         last: NDArray[np.int32] = starts[1:] - 1
         sampled = np.array([steps[i].model_drafts > 0 for i in lanes])
-        tables = np.ascontiguousarray(batch.block_tables[:1, lanes])
+        tables = np.repeat(batch.block_tables[:1, lanes], self._groups, axis=0)
         return Batch(tokens, np.concatenate(positions), starts, tables, last[sampled].astype(np.int32))
 
 

@@ -35,9 +35,10 @@ NO_FACTORS: Final[Mapping[int, Array]] = {}
 
 
 class PagedCache:
-    """K and V in blocks: for each layer two arrays [blocks of its group, block_size, kv_width].
+    """K and V in blocks: for each layer two arrays [blocks of its group, block_size, kv_heads · head_dim].
 
-    ``blocks`` and ``host_slots`` count those of each group. ``group_of`` maps a layer to its group.
+    ``blocks`` and ``host_slots`` count those of each group. ``group_of`` maps a layer to its group, ``kv_heads`` to its
+    number of heads.
     """
 
     def __init__(
@@ -45,15 +46,17 @@ class PagedCache:
         groups: Sequence[KVGroup],
         blocks: Sequence[int],
         block_size: int,
-        kv_width: int,
         kv_type: KVType = "f32",
         host_slots: Sequence[int] = (),
-        kv_heads: int = 1,
     ) -> None:
         dtype = ROUNDED.get(kv_type, np.float32)
-        self.block_size, self.kv_heads = block_size, kv_heads
+        self.block_size, kinds = block_size, [group.paged for group in groups]
         self.halves, self.integers, self.kv_type = kv_type == "bf16", kv_type in INTEGER_TYPES, kv_type
-        shapes = [(2, len(group.layers), block_size, kv_width) for group in groups]
+        self.kv_heads = {i: kind.kv_heads for kind, g in zip(kinds, groups, strict=True) for i in g.layers}
+        shapes = [
+            (2, len(group.layers), block_size, kind.kv_heads * kind.head_dim)
+            for kind, group in zip(kinds, groups, strict=True)
+        ]
         self._blocks = [np.zeros((n, *shape), dtype) for n, shape in zip(blocks, shapes, strict=True)]
         slots = host_slots or [0] * len(shapes)
         self._slots = [np.zeros((n, *shape), dtype) for n, shape in zip(slots, shapes, strict=True)]
@@ -135,7 +138,7 @@ class NumpyOps:
         sequence = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
         blocks = self._tables(layer)[sequence, batch.positions // size]
         if self._cache.integers:
-            k_heads, v_heads = (x.reshape(len(x), self._cache.kv_heads, -1) for x in (k, v))
+            k_heads, v_heads = (x.reshape(len(x), self._cache.kv_heads[layer], -1) for x in (k, v))
             code = code_8 if self._cache.kv_type == "q8" else code_v4
             k = code_8(spread(finite(k_heads / self._factors.get(layer, np.float32(1))))).decoded().reshape(k.shape)
             v = code(spread(finite(v_heads))).decoded().reshape(v.shape)
@@ -267,17 +270,19 @@ def _visible(rows: NDArray[np.int32], length: int, window: int | None) -> NDArra
 
 def factors_of(spec: ModelSpec, weights: ModelWeights, values: Mapping[str, Array]) -> dict[int, Array]:
     """``key_factors`` of each layer that has norms of its keys and queries, or else biases."""
-    kv_heads, head_dim, found = spec.attention.kv_heads, spec.attention.head_dim, dict[int, Array]()
+    found = dict[int, Array]()
     for index, (layer, refs) in enumerate(zip(spec.layers, weights.layers, strict=True)):
-        norm = "k_norm" in refs
+        attention, norm = layer.attention, "k_norm" in refs
+        assert isinstance(attention, GroupedAttention)
         pair = [refs.get(role) for role in (("k_norm", "q_norm") if norm else ("k.bias", "q.bias"))]
         rows = [
-            values[ref.name][ref.first_row, ref.first_column :][: ref.columns].reshape(-1, head_dim)
+            values[ref.name][ref.first_row, ref.first_column :][: ref.columns].reshape(-1, attention.head_dim)
             for ref in pair
             if ref is not None
         ]
         if len(rows) == 2 and layer.rope is not None and ("q_norm" in refs) == norm:
-            key, query = (np.repeat(each, kv_heads // len(each), axis=0) if norm else each for each in rows)
+            repeat = attention.kv_heads if norm else 1
+            key, query = (np.repeat(each, repeat, axis=0) for each in rows)
             found[index] = key_factors(key, query, layer.rope, norm=norm)
     return found
 
@@ -310,8 +315,9 @@ class ReferenceBackend(Backend):
         loaded = self._forward(model, sizes, model.spec.kv_groups(sizes.context))
         drafting = None
         if draft is not None:
-            smaller = self._forward(draft, sizes.of_draft(), [draft.spec.one_group()])
-            drafting = DraftModel(smaller, Sampler(NumpyRows()), loaded.vocab_size)
+            groups = draft.spec.kv_groups(0)
+            smaller = self._forward(draft, sizes.of_draft(len(groups)), groups)
+            drafting = DraftModel(smaller, Sampler(NumpyRows()), loaded.vocab_size, len(groups))
         return HostRunner(loaded, Sampler(NumpyRows()), sizes, draft=drafting)
 
     def _forward(self, model: LoadableModel, sizes: RunnerSizes, groups: Sequence[KVGroup]) -> ReferenceModel:
@@ -323,15 +329,7 @@ class ReferenceBackend(Backend):
                 hint="Use a smaller model, or the cpu backend, which computes with quantised weights.",
             )
         values = {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
-        cache = PagedCache(
-            groups,
-            sizes.blocks,
-            sizes.block_size,
-            spec.attention.kv_size,
-            sizes.kv_type,
-            sizes.host_slots,
-            spec.attention.kv_heads,
-        )
+        cache = PagedCache(groups, sizes.blocks, sizes.block_size, sizes.kv_type, sizes.host_slots)
         decode = partial(forward, spec=spec, weights=model.weights)
         factors = factors_of(spec, model.weights, values) if cache.integers else NO_FACTORS
         return ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows, factors)

@@ -3,7 +3,7 @@
     grouped attention      heads · bytes of ``head_dim`` keys and as many values, for each position and layer
     latent attention       bytes of the latent vector and of the rotated key
     recurrent attention    nothing; each sequence has a state of fixed size
-    a block                that of ``block_size`` positions, for each layer of its group
+    a block                that of ``block_size`` positions, for each layer of its group; of states, that of a sequence
 
 A value has the bits of its format; formats with scales keep them beside the values of each head and position.
 
@@ -19,7 +19,16 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from twofold.core.errors import ParameterError
-from twofold.core.model import Attention, GroupedAttention, KVGroup, LatentAttention, ModelSpec, RecurrentAttention
+from twofold.core.model import (
+    Attention,
+    GroupedAttention,
+    KVGroup,
+    KVKind,
+    ModelSpec,
+    Paged,
+    RecurrentAttention,
+    State,
+)
 from twofold.core.values import BF16, FP16, FP32, VALUE_FORMATS, ValueFormat, find_format
 
 
@@ -60,14 +69,14 @@ def check_kv_type(spec: ModelSpec, kv_type: KVType) -> None:
     """
     sizes = {layer.attention.head_dim for layer in spec.layers if isinstance(layer.attention, GroupedAttention)}
     units = {"q8": 16, "k8v4": VALUE_GROUP}
-    possible = [
-        name
+    unfit = {
+        name: {size for size in sizes if name in units and (size % units[name] or size > MAX_INTEGER_HEAD)}
         for name in get_args(KVType)
-        if name not in units or all(size % units[name] == 0 and size <= MAX_INTEGER_HEAD for size in sizes)
-    ]
-    if kv_type not in possible:
+    }
+    if unfit[kv_type]:
+        possible = [name for name, without in unfit.items() if not without]
         raise ParameterError(
-            f"{spec.name}'s heads of {max(sizes)} values cannot be cached as {kv_type}.",
+            f"{spec.name}'s heads of {max(unfit[kv_type])} values cannot be cached as {kv_type}.",
             param="kv_cache_dtype",
             hint=f"Use {', '.join(possible[:-1])} or {possible[-1]}.",
         )
@@ -91,16 +100,17 @@ def key_value_bytes(heads: int, head_dim: int, positions: int, form: ValueFormat
     return sum(heads * each.nbytes(positions, head_dim) for each in key_value_formats(form))
 
 
-def position_bytes(attention: Attention, values: ValueFormat, devices: int = 1) -> int:
+def position_bytes(kind: KVKind, values: ValueFormat, devices: int = 1) -> int:
     """Bytes of one position in one layer, on one of the ``devices`` that share the layer's KV heads.
 
     Devices beyond the number of KV heads keep copies. A latent vector has no heads: every device keeps all of it.
     """
-    if isinstance(attention, RecurrentAttention):
-        return 0
-    if isinstance(attention, LatentAttention):
-        return values.nbytes(1, attention.kv_rank) + values.nbytes(1, attention.rope_dim)
-    return key_value_bytes(attention.kv_heads // min(devices, attention.kv_heads), attention.head_dim, 1, values)
+    match kind:
+        case State():
+            return 0
+        case Paged():
+            return key_value_bytes(kind.kv_heads // min(devices, kind.kv_heads), kind.head_dim, 1, values)
+    return values.nbytes(1, kind.rank) + values.nbytes(1, kind.rope_dim)
 
 
 def state_bytes(attention: Attention, values: ValueFormat, devices: int = 1) -> int:
@@ -113,7 +123,7 @@ def state_bytes(attention: Attention, values: ValueFormat, devices: int = 1) -> 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
     """The KV cache of a model on one of ``devices``, in blocks of ``block_size`` positions. All layers of a ``draft``
-    model are in the blocks of the group without a window."""
+    model are in the blocks of the first group, which has no window then."""
 
     spec: ModelSpec
     values: ValueFormat
@@ -122,17 +132,28 @@ class KVLayout:
     draft: ModelSpec | None = None
 
     def block_bytes(self, group: KVGroup) -> int:
-        """Bytes of a block of the group: those of all its layers."""
-        draft = self._draft_bytes() if group.window is None else 0
-        return self.block_size * (draft + sum(self._position(layer) for layer in group.layers))
+        """Bytes of a block of the group, or of a sequence's state: those of all its layers."""
+        if isinstance(group.kind, State):
+            return len(group.layers) * (group.kind.nbytes // self.devices)
+        draft = self._draft_bytes() if group.number == 0 and group.window is None else 0
+        return self.block_size * (draft + len(group.layers) * position_bytes(group.kind, self.values, self.devices))
+
+    def window_bytes(self, context: int) -> dict[int | None, int]:
+        """Bytes of a block in each group of that window, the widest first: such groups have equally many blocks."""
+        found: dict[int | None, int] = {}
+        for group in self.spec.kv_groups(context):
+            if not isinstance(group.kind, State):
+                found[group.window] = found.get(group.window, 0) + self.block_bytes(group)
+        return found
 
     def token_bytes(self) -> int:
         """Bytes that one token adds in all layers."""
-        return self._draft_bytes() + sum(map(self._position, range(len(self.spec.layers))))
+        return self._draft_bytes() + self._position_bytes(self.spec)
 
     def _draft_bytes(self) -> int:
-        layers = () if self.draft is None else self.draft.layers
-        return sum(position_bytes(layer.attention, self.values, self.devices) for layer in layers)
+        return 0 if self.draft is None else self._position_bytes(self.draft)
 
-    def _position(self, layer: int) -> int:
-        return position_bytes(self.spec.layers[layer].attention, self.values, self.devices)
+    def _position_bytes(self, spec: ModelSpec) -> int:
+        return sum(
+            count * position_bytes(layer.attention.kept, self.values, self.devices) for count, layer in spec.runs
+        )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal, TypeAlias
 
+from twofold.core.errors import UnsupportedModelError
 from twofold.core.values import BF16, ValueFormat
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -64,6 +65,39 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Paged:
+    """Keys and values of ``kv_heads`` heads of ``head_dim`` values for each position, in blocks.
+
+    Positions are kept while a row's ``window`` of positions may see them; None: to the end of the sequence.
+    """
+
+    window: int | None
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class PagedLatent:
+    """A latent vector of ``rank`` values and a rotated key for each position, in blocks; ``window`` as in ``Paged``."""
+
+    window: int | None
+    rank: int
+    rope_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """``nbytes`` for each sequence, whatever its length: they are changed with every token, and shared with nobody."""
+
+    nbytes: int
+    window: ClassVar[None] = None
+
+
+KVKind: TypeAlias = Paged | PagedLatent | State
+"""What a layer keeps of a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupedAttention:
     """Multi-head, grouped-query or multi-query attention: query heads share heads of keys and values.
 
@@ -102,6 +136,10 @@ class GroupedAttention:
         return 2 * self.kv_size
 
     @property
+    def kept(self) -> Paged:
+        return Paged(self.window, self.kv_heads, self.head_dim)
+
+    @property
     def score_scale(self) -> float:
         """The factor of q·k."""
         return 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
@@ -131,6 +169,10 @@ class LatentAttention:
     def kv_values(self) -> int:
         """Values that a token adds to the cache, for any number of heads."""
         return self.kv_rank + self.rope_dim
+
+    @property
+    def kept(self) -> PagedLatent:
+        return PagedLatent(self.window, self.kv_rank, self.rope_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +209,11 @@ class RecurrentAttention:
     def conv_values(self) -> int:
         """Values of the earlier tokens that the convolution reads for the next one."""
         return (self.conv - 1) * self.query_size
+
+    @property
+    def kept(self) -> State:
+        """As engines keep it: everything in float32."""
+        return State(4 * (self.state_values + self.conv_values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +298,27 @@ def read_positions(start: int, rows: int, window: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers with the same window: their keys and values are kept and freed together."""
+    """Layers that keep the same ``kind`` of things: these are kept and freed together. Block tables, pools and moves
+    know a group by its ``number``."""
 
-    window: int | None
+    kind: KVKind
     layers: tuple[int, ...]
+    number: int = 0
+
+    @property
+    def window(self) -> int | None:
+        return self.kind.window
+
+    @property
+    def paged(self) -> Paged:
+        """Its kind, for machines that keep nothing else. Raises UnsupportedModelError for another one."""
+        if isinstance(self.kind, Paged):
+            return self.kind
+        kept = "a state" if isinstance(self.kind, State) else "latent vectors"
+        raise UnsupportedModelError(
+            f"Layer {self.layers[0]} keeps {kept} of a sequence; this backend keeps keys and values of heads only.",
+            hint="Use a model whose layers all have multi-head or grouped-query attention.",
+        )
 
 
 ROUTER: Final = "router"
@@ -292,13 +356,6 @@ class ModelSpec:
         return hash((self.name, self.hidden_size, self.vocab_size, len(self.layers)))
 
     @property
-    def attention(self) -> GroupedAttention:
-        """The attention whose sizes all layers share, in a model that engines run (``models.gguf``)."""
-        first = self.layers[0].attention
-        assert isinstance(first, GroupedAttention), "the model was not checked"
-        return first
-
-    @property
     def ffn_sizes(self) -> frozenset[int]:
         """The sizes of the layers' feed-forwards."""
         return frozenset(layer.ffn.size for _, layer in self.runs)
@@ -308,15 +365,16 @@ class ModelSpec:
         return any(isinstance(layer.ffn, ExpertFFN) for _, layer in self.runs)
 
     def kv_groups(self, context: int) -> tuple[KVGroup, ...]:
-        """The layers by window, widest first; a window of at least ``context`` tokens counts as None."""
-        seen = [layer.attention.window for layer in self.layers]
-        windows = [None if window is None or window >= context else window for window in seen]
-        order = sorted(set(windows), key=lambda window: -(window or context))
-        return tuple(KVGroup(w, tuple(i for i, window in enumerate(windows) if window == w)) for w in order)
-
-    def one_group(self) -> KVGroup:
-        """All layers as a group that keeps everything, whatever their windows."""
-        return KVGroup(None, tuple(range(len(self.layers))))
+        """The layers by what they keep: the widest window first, states last. A window of at least ``context`` tokens
+        counts as None, so with 0 every position is kept."""
+        layers: dict[KVKind, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            kind: KVKind = layer.attention.kept
+            if not isinstance(kind, State) and kind.window is not None and kind.window >= context:
+                kind = replace(kind, window=None)
+            layers.setdefault(kind, []).append(index)
+        order = sorted(layers, key=lambda kind: (isinstance(kind, State), -(kind.window or context)))
+        return tuple(KVGroup(kind, tuple(layers[kind]), number) for number, kind in enumerate(order))
 
     def stored_as(self, matrices: ValueFormat, *, embedding: ValueFormat | None = None) -> ModelSpec:
         """The same model with its layers' matrices in another format.

@@ -19,10 +19,10 @@ INCOMPLETE_HINT: Final = "The file is incomplete: convert or download it again."
 class TypedFields:
     """The fields of an object whose names begin with ``prefix``. A field that is null counts as absent.
 
-    ``label`` names the object in errors; ``defaults`` are the defaults of objects of its kind. ``per_layer``: a number
-    may be a list with an entry for each layer. ``read`` has the fields read so far, for callers that refuse the others,
-    with their values as plain objects; ``agreed`` are the lists whose entries are known to be equal. Copies with other
-    values start with neither.
+    ``label`` names the object in errors; ``defaults`` are the defaults of objects of its kind. A number that is read
+    for a layer may be a list with an entry for each layer; with ``per_layer`` every number may. ``read`` has the fields
+    read so far, for callers that refuse the others, with their values as plain objects; ``agreed`` are the lists whose
+    entries are known to be equal. Copies with other values start with neither.
     """
 
     values: Mapping[str, object]
@@ -121,7 +121,7 @@ class TypedFields:
 
     def _one(self, name: str, value: object, layer: int | None = None) -> object:
         """A single value, or one of a list: that of ``layer``, or without ``layer`` the one that all entries have."""
-        if not (self.per_layer and isinstance(value, list | tuple)):
+        if not ((self.per_layer or layer is not None) and isinstance(value, list | tuple)):
             return value
         if layer is not None and layer < len(value):
             return value[layer]

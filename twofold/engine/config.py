@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field, fields
-from itertools import pairwise
 from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, check_kv_type
-from twofold.core.model import KVGroup, ModelSpec
+from twofold.core.model import ModelSpec
 from twofold.core.params import (
     MAX_SEED,
     check_choice,
@@ -423,17 +422,17 @@ class KVDemand:
     rows: int
     chunk: int
 
-    def blocks(self, group: KVGroup, context: int) -> int:
-        """The maximum number of blocks that a sequence of ``context`` tokens holds at once."""
+    def blocks(self, window: int | None, context: int) -> int:
+        """The maximum number of blocks of a group that a sequence of ``context`` tokens holds at once."""
         size = self.layout.block_size
         everything = blocks_for(context, size)
-        if group.window is None:
+        if window is None:
             return everything
-        return min(everything, blocks_for(group.window + self.rows + self.chunk, size) + 1)
+        return min(everything, blocks_for(window + self.rows + self.chunk, size) + 1)
 
     def sequence_bytes(self, context: int) -> int:
         """Bytes of one sequence of ``context`` tokens."""
-        return sum(self.blocks(g, context) * self.layout.block_bytes(g) for g in self.spec.kv_groups(context))
+        return sum(self.blocks(window, context) * size for window, size in self.layout.window_bytes(context).items())
 
 
 def largest_context(demand: KVDemand, longest: int, memory: int) -> int:
@@ -454,23 +453,23 @@ def share_out(
 ) -> tuple[GroupSize, ...]:
     """Blocks of each group in ``memory`` bytes, and its host slots in ``swap`` bytes.
 
-    Groups after the first get what ``sequences`` sequences need at most. Without ``keeps_prefixes`` the first gets no
-    more than that either: there is nothing to keep in the rest.
+    Groups with the same window get equally many, since sequences hold equally many. Those with narrower windows than
+    the first get what ``sequences`` sequences need at most. Without ``keeps_prefixes`` the first gets no more than that
+    either: there is nothing to keep in the rest.
     """
-    groups = demand.spec.kv_groups(context)
-    assert all((a.window or context) >= (b.window or context) for a, b in pairwise(groups))
-    least = [demand.blocks(group, context) for group in groups]
-    sizes = [demand.layout.block_bytes(group) for group in groups]
-    blocks = list(least)
-    spare = memory - sum(count * size for count, size in zip(least, sizes, strict=True))
-    for index in range(1, len(groups)):
-        allowed = int(memory * WINDOW_SHARE / (len(groups) - 1)) // sizes[index]
-        more = min(least[index] * sequences, allowed, least[index] + spare // sizes[index]) - least[index]
-        blocks[index] += max(0, more)
-        spare -= max(0, more) * sizes[index]
-    blocks[0] += spare // sizes[0]
-    blocks[0] = min(blocks[0], least[0] * sequences if not keeps_prefixes else max(MAX_BLOCKS, least[0]))
-    total = sum(count * size for count, size in zip(blocks, sizes, strict=True))
-    return tuple(
-        GroupSize(group.window, count, count * swap // total) for group, count in zip(groups, blocks, strict=True)
-    )
+    sizes = demand.layout.window_bytes(context)
+    least = {window: demand.blocks(window, context) for window in sizes}
+    blocks = dict(least)
+    spare = memory - sum(least[window] * size for window, size in sizes.items())
+    widest, *narrow = sizes
+    for window in narrow:
+        allowed = int(memory * WINDOW_SHARE / len(narrow)) // sizes[window]
+        more = min(least[window] * sequences, allowed, least[window] + spare // sizes[window]) - least[window]
+        blocks[window] += max(0, more)
+        spare -= max(0, more) * sizes[window]
+    blocks[widest] += spare // sizes[widest]
+    most = max(MAX_BLOCKS, least[widest]) if keeps_prefixes else least[widest] * sequences
+    blocks[widest] = min(blocks[widest], most)
+    total = sum(blocks[window] * size for window, size in sizes.items())
+    counts = [(group.window, blocks[group.window]) for group in demand.spec.kv_groups(context)]
+    return tuple(GroupSize(window, count, count * swap // total) for window, count in counts)

@@ -139,9 +139,8 @@ def _open_store(parts: Sequence[Path], backend: Backend, config: EngineConfig, s
     if options.kv_store is None:
         return None
     windows = [(group.window, group.layers) for group in spec.kv_groups(config.context)]
-    segment = (
-        SEGMENT_TOKENS // options.block_size * options.kv_layout(spec).block_bytes(spec.kv_groups(config.context)[0])
-    )
+    (widest, *_) = options.kv_layout(spec).window_bytes(config.context).values()
+    segment = SEGMENT_TOKENS // options.block_size * widest
     if options.kv_store_bytes < segment:
         raise ParameterError(
             f"{SEGMENT_TOKENS} tokens of {spec.name} take {segment:,} bytes of a KV store, which may have "

@@ -127,23 +127,20 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     recurrent = _recurrent_layers(fields, architecture, count)
     windows = _windows(fields, architecture, count)
     experts = [_has_experts(fields, architecture, index) for index in range(count)]
-    places = list(zip(windows, recurrent, strict=True))
-    attentions = {
-        place: _recurrent(fields) if place[1] else _attention(fields, architecture, place[0])
-        for place in dict.fromkeys(places)
-    }
-    ffns = {each: _feed_forward(fields, architecture, experts=each) for each in dict.fromkeys(experts)}
-    kinds = {
-        (place, each): LayerSpec(attention, ffn, architecture.norms, inner)
-        for place, attention in attentions.items()
-        for each, ffn in ffns.items()
-    }
+    kinds: dict[tuple[Attention, bool], LayerSpec] = {}
+    layers = []
+    for index, (window, state, mixed) in enumerate(zip(windows, recurrent, experts, strict=True)):
+        attention = _recurrent(fields) if state else _attention(fields, architecture, window, index)
+        if (attention, mixed) not in kinds:
+            ffn = _feed_forward(fields, architecture, experts=mixed)
+            kinds[attention, mixed] = LayerSpec(attention, ffn, architecture.norms, inner)
+        layers.append(kinds[attention, mixed])
     return ModelSpec(
         name=_name(values, name or architecture.kinds[0]),
         hidden_size=fields.integer("hidden_size"),
         vocab_size=fields.integer("vocab_size"),
         context_length=fields.integer("max_position_embeddings"),
-        layers=tuple(kinds[kind] for kind in zip(places, experts, strict=True)),
+        layers=tuple(layers),
         tied_head=fields.flag("tie_word_embeddings", False),
         formats=outer,
         source=label,
@@ -179,12 +176,12 @@ def _name(values: Mapping[str, object], fallback: str) -> str:
     return last or fallback
 
 
-def _attention(fields: TypedFields, architecture: Architecture, window: int | None) -> Attention:
-    heads = fields.integer("num_attention_heads")
+def _attention(fields: TypedFields, architecture: Architecture, window: int | None, index: int) -> Attention:
+    heads = fields.integer("num_attention_heads", layer=index)
     if architecture.latent:
         return _latent(fields, heads)
     hidden = fields.integer("hidden_size")
-    kv_heads = fields.integer("num_key_value_heads", heads)
+    kv_heads = fields.integer("num_key_value_heads", heads, layer=index)
     if "head_dim" not in fields and hidden % heads:
         raise fields.wrong("hidden_size", hidden, f"whole heads ({heads} of them), or 'head_dim' given")
     if heads % kv_heads:
@@ -193,7 +190,7 @@ def _attention(fields: TypedFields, architecture: Architecture, window: int | No
     return GroupedAttention(
         heads,
         kv_heads,
-        fields.integer("head_dim", hidden // heads),
+        fields.integer("head_dim", hidden // heads, layer=index),
         window,
         architecture.qk_norm,
         bias if architecture.qkv_bias is None else architecture.qkv_bias,

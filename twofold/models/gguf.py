@@ -132,13 +132,14 @@ def _sizes(file: ModelFile, fields: TypedFields, architecture: Architecture, *, 
         tensors = inside[index]
         if not tensors:
             raise FormatError(f"{fields.label}: layer {index} has no tensors.", hint=INCOMPLETE_HINT)
-        latent = "kv_a" in tensors
         attention = (
-            _latent(fields, tensors, index) if latent else _grouped(fields, tensors, index, architecture, strict)
+            replace(_latent(fields, tensors, index), window=window)
+            if "kv_a" in tensors
+            else _grouped(fields, tensors, index, window, architecture, strict)
         )
         norms = architecture.norms if strict else _norms(tensors)
         ffn = _feed_forward(fields, tensors, index)
-        layers.append(LayerSpec(replace(attention, window=window), ffn, norms, _formats(tensors)))
+        layers.append(LayerSpec(attention, ffn, norms, _formats(tensors)))
     return ModelSpec(
         name=str(file.model.values.get("general.name", architecture.name)),
         hidden_size=fields.integer("embedding_length"),
@@ -174,27 +175,35 @@ def _norms(tensors: Tensors) -> Literal[1, 2, 4]:
     return 2 if "ffn_norm" in tensors or "post_attention_norm" in tensors else 1
 
 
+def _key(fields: TypedFields, key: str, *, windowed: bool) -> str:
+    """The key of a number that layers with a window may have apart from the others."""
+    own = f"{key}_swa"
+    return own if windowed and own in fields else key
+
+
 def _grouped(
-    fields: TypedFields, tensors: Tensors, index: int, architecture: Architecture, strict: bool
+    fields: TypedFields, tensors: Tensors, index: int, window: int | None, architecture: Architecture, strict: bool
 ) -> GroupedAttention:
     hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count", layer=index)
     kv_heads = fields.integer("attention.head_count_kv", heads, layer=index)
-    if "attention.key_length" not in fields and hidden % heads:
+    windowed = window is not None
+    key_length = _key(fields, "attention.key_length", windowed=windowed)
+    if key_length not in fields and hidden % heads:
         raise FormatError(f"A hidden size of {hidden} is not divisible by {heads} attention heads.")
-    dim = fields.integer("attention.key_length", hidden // heads)
-    value_dim = fields.integer("attention.value_length", dim)
+    dim = fields.integer(key_length, hidden // heads)
+    value_dim = fields.integer(_key(fields, "attention.value_length", windowed=windowed), dim)
     if value_dim != dim:
         raise FormatError(f"Heads of keys have {dim} values, but heads of values have {value_dim}.")
     if heads % kv_heads:
         raise FormatError(f"{heads} attention heads are not divisible by {kv_heads} KV heads.")
     if strict:
         bias = "q.bias" in tensors if architecture.qkv_bias is None else architecture.qkv_bias
-        return GroupedAttention(heads, kv_heads, dim, qk_norm=architecture.qk_norm, qkv_bias=bias)
+        return GroupedAttention(heads, kv_heads, dim, window, architecture.qk_norm, bias)
     norm = tensors.get("q_norm")
     qk_norm: QkNorm | None = None if norm is None else "head" if norm.columns == dim else "all"
     bias = "q.bias" in tensors or "qkv.bias" in tensors
     return GroupedAttention(
-        heads, kv_heads, dim, None, qk_norm, bias, output_bias="o.bias" in tensors, sinks="sinks" in tensors
+        heads, kv_heads, dim, window, qk_norm, bias, output_bias="o.bias" in tensors, sinks="sinks" in tensors
     )
 
 
@@ -255,25 +264,26 @@ def _with_numbers(
 ) -> ModelSpec:
     """The spec with the properties that no tensor shows: norms, scales, soft-caps, activations and rotations."""
     running = min(sizes.context_length, context_length or sizes.context_length)
-    ropes = read_ropes(fields, architecture, sizes.attention.head_dim, file, running)
-    by_hidden = 1 / math.sqrt(sizes.hidden_size / sizes.attention.heads)
-    attention = replace(
-        sizes.attention,
-        scale=fields.number("attention.scale", 0.0)
-        or (by_hidden if len(sizes.layers) in architecture.hidden_scale_layers else None),
-        softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap or 0.0) or None,
-    )
+    ropes = _ropes(sizes.layers, fields, architecture, file, running)
+    scale = fields.number("attention.scale", 0.0) or None
+    softcap = fields.number("attn_logit_softcapping", architecture.attention_softcap or 0.0) or None
+    by_hidden = scale is None and len(sizes.layers) in architecture.hidden_scale_layers
+
+    def numbered(layer: LayerSpec) -> LayerSpec:
+        attention, ffn = layer.attention, layer.ffn
+        assert isinstance(attention, GroupedAttention)
+        assert isinstance(ffn, GatedFFN)
+        own = 1 / math.sqrt(sizes.hidden_size / attention.heads) if by_hidden else scale
+        return replace(
+            layer,
+            attention=replace(attention, scale=own, softcap=softcap),
+            ffn=replace(ffn, activation=architecture.activation),
+            rope=ropes[attention.window is not None, attention.head_dim],
+        )
+
     return replace(
         sizes,
-        layers=tuple(
-            replace(
-                layer,
-                attention=replace(attention, window=layer.attention.window),
-                ffn=GatedFFN(layer.ffn.size, activation=architecture.activation),
-                rope=ropes[layer.attention.window is not None],
-            )
-            for layer in sizes.layers
-        ),
+        layers=tuple(map(numbered, sizes.layers)),
         norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
         # Gemma's own code rounds this factor to the weights' type; in float32 it stays sqrt(hidden).
         embedding_scale=math.sqrt(sizes.hidden_size) if architecture.scaled_embedding else 1.0,
@@ -331,12 +341,6 @@ def check_runnable(spec: ModelSpec) -> None:
                 f"Twofold cannot run {spec.name!r}: layer {index} has {part}.",
                 hint="Use a dense model. `twofold explain` and `twofold plan` count this one, too.",
             )
-        assert isinstance(layer.attention, GroupedAttention)
-        if replace(layer.attention, window=None) != replace(spec.attention, window=None):
-            raise UnsupportedModelError(
-                f"Twofold cannot run {spec.name!r}: layer {index} has other attention heads than layer 0.",
-                hint="Layers may differ in windows and feed-forward sizes, not in attention heads.",
-            )
     if spec.learnt_positions:
         raise UnsupportedModelError(
             f"Twofold cannot run {spec.name!r}: its positions are learnt embeddings.", hint="Use another model."
@@ -368,23 +372,34 @@ def _unknown_parts(layer: LayerSpec) -> Iterator[str]:
         yield "attention and feed-forward side by side"
 
 
-def read_ropes(
-    fields: TypedFields, architecture: Architecture, head_dim: int, file: ModelFile, context: int
-) -> tuple[RopeSpec, RopeSpec]:
-    """The rope of layers that see everything, and that of layers with a window. Only the former is scaled.
+def _ropes(
+    layers: Sequence[LayerSpec], fields: TypedFields, architecture: Architecture, file: ModelFile, context: int
+) -> dict[tuple[bool, int], RopeSpec]:
+    """The ropes of the layers, by whether they have a window and by the size of their heads.
 
-    ``context`` is the longest sequence that will run: LongRoPE chooses its factors by it.
+    ``context`` is the longest sequence that will run: LongRoPE chooses its factors by it. If all layers have a window,
+    or none has, the fields of the others are read, too: then none is left unread, and wrong ones are errors.
     """
-    dims = fields.integer("rope.dimension_count", head_dim, least=2, most=head_dim)
+    attentions = [layer.attention for layer in layers if isinstance(layer.attention, GroupedAttention)]
+    kinds = {(each.window is not None, each.head_dim) for each in attentions}
+    if len({windowed for windowed, _ in kinds}) == 1:
+        kinds = {(windowed, head_dim) for _, head_dim in kinds for windowed in (False, True)}
+    return {kind: _rope(fields, architecture, *kind, file, context) for kind in sorted(kinds)}
+
+
+def _rope(
+    fields: TypedFields, architecture: Architecture, windowed: bool, head_dim: int, file: ModelFile, context: int
+) -> RopeSpec:
+    """The rope of heads of that size. Only the others are scaled if layers with a window have a base of their own."""
+    key = _key(fields, "rope.dimension_count", windowed=windowed)
+    dims = fields.integer(key, head_dim, least=2, most=head_dim)
     if dims % 2:
         raise FormatError(f"The rope of the model rotates {dims} values of a head, which are not pairs.")
+    if windowed and architecture.local_rope_base is not None:
+        base = fields.number("rope.freq_base_swa", architecture.local_rope_base, least=2.0)
+        return RopeSpec(dims, base, architecture.rope_pairs)
     base = fields.number("rope.freq_base", 10_000.0, least=2.0)
-    scaling = _scaling(fields, dims // 2, file, context)
-    everywhere = RopeSpec(dims, base, architecture.rope_pairs, scaling)
-    if architecture.local_rope_base is None:
-        return everywhere, everywhere
-    local_base = fields.number("rope.freq_base_swa", architecture.local_rope_base, least=2.0)
-    return everywhere, RopeSpec(dims, local_base, architecture.rope_pairs)
+    return RopeSpec(dims, base, architecture.rope_pairs, _scaling(fields, dims // 2, file, context))
 
 
 def _scaling(fields: TypedFields, pairs: int, file: ModelFile, context: int) -> RopeScaling | None:

@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 
 from tests.backends.cpu.conftest import ISAS
 from tests.support.cpu import cpu_model, cpu_sizes
-from tests.support.tiny import TinyModel, TinyOptions
+from tests.support.tiny import TWO_SIZES, TinyModel, TinyOptions
 from twofold.backends import graph
-from twofold.backends.cpu.kernels.attention import ITEM_INTS
-from twofold.backends.cpu.kernels.cache import LayerBlock
+from twofold.backends.cpu.kernels.attention import SPLIT
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.cpu.kernels.splits import MERGE_INTS
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, ThreadPool
 from twofold.backends.cpu.logits import StepArgmax
 from twofold.backends.cpu.memory import LINE, BufferPool, KVCache, row_stride
-from twofold.backends.cpu.model import StepRecord
 from twofold.backends.cpu.program import OperationSchedule, ProgramBuilder
+from twofold.backends.cpu.record import StepRecord
 from twofold.backends.cpu.weights import WeightStore
 from twofold.backends.graph import Node, Recorder, fuse
 from twofold.core.model import GroupedAttention, RopeSpec
@@ -192,6 +190,7 @@ ALL_KINDS = {
     "gemma2": TinyOptions("gemma2", layers=3, window=20),
     "gemma3": TinyOptions.wide("gemma3", "Q4_K", layers=3, window=20),
     "phi3": TinyOptions("phi3", layers=3),
+    "two head sizes": TWO_SIZES,
 }
 
 
@@ -213,14 +212,20 @@ class Traced:
             self.logits, self.hidden = forward(recorder, spec, weights)
             self.nodes = fuse(recorder.nodes)
             groups = spec.kv_groups(64)
-            cache = KVCache(
-                LayerBlock(spec.attention.kv_heads, spec.attention.head_dim, 16, "f16"), groups, [4] * len(groups)
-            )
+            cache = KVCache(groups, 16, "f16", [4] * len(groups))
             store = WeightStore(file, compiler, pool)
-            self.builder = ProgramBuilder(compiler, store, cache, cpu_sizes(4, 64, 8, 4), 2)
-            step, best = np.zeros(StepFields.SIZE, np.int64), StepArgmax(4, spec.vocab_size)
+            heads = [
+                (a.heads, a.kv_heads)
+                for layer in spec.layers
+                for a in [layer.attention]
+                if isinstance(a, GroupedAttention)
+            ]
+            record = StepRecord(heads, rows=8, context=64, workers=1)
+            self.items = {each.count_field for each in record.items.values()}
+            self.builder = ProgramBuilder(compiler, store, cache, cpu_sizes(4, 64, 8, 4), record)
+            best = StepArgmax(4, spec.vocab_size)
             with store.packing(node.weight for node in self.nodes if isinstance(node, graph.Linear)):
-                self.program, *self.results = self.builder.build(self.nodes, self.logits, self.hidden, step, best)
+                self.program, *self.results = self.builder.build(self.nodes, self.logits, self.hidden, best)
             self.caches = {cache.layer_address(i) for i in range(len(spec.layers))}
         pool.close()
 
@@ -263,12 +268,12 @@ def test_operations_say_what_they_touch(traced: Traced) -> None:
     """
     known = traced.caches.union(*map(traced.buffers, traced.nodes))
     for operation, reads, writes in traced.calls:
-        if operation.source is StepFields.MERGES:
+        if operation.source - 1 in traced.items:
             continue  # It shares the arguments of the attention before it.
         named = set(operation.args.tolist()) & known
         said = {address & ~1 for address in reads | writes}
         assert named == said & known
-        if operation.source is StepFields.ITEMS:
+        if operation.source in traced.items:
             keys = named & traced.caches
             assert keys | {address + 1 for address in keys} <= reads
 
@@ -302,15 +307,18 @@ def batch_of(*parts: tuple[int, int]) -> Batch:
 
 
 class Filled:
-    """A record of 8 query heads on 2 KV heads, two workers and 16 partials, filled with a batch."""
+    """A record of 8 query heads on 2 KV heads, and of 4 on one; two workers and 16 partials; filled with a batch."""
 
     def __init__(self, *parts: tuple[int, int]) -> None:
-        record = StepRecord(rows=64, heads=8, kv_heads=2, workers=2, partials=16)
+        record = StepRecord([(8, 2), (4, 1), (8, 2)], rows=64, context=2 * SPLIT, workers=2)
         batch = batch_of(*parts)
         record.fill(batch)
         self.step = record.step
-        self.items = self._ints(StepFields.ITEM_LIST, int(self.step[StepFields.ITEMS]), ITEM_INTS)[:, :6].tolist()
-        self.merges = self._ints(StepFields.MERGE_LIST, int(self.step[StepFields.MERGES]), MERGE_INTS)[:, :3].tolist()
+        (self.items, self.merges), (self.items_of_one, self.merges_of_one) = (
+            (each.items[:items, :6].tolist(), each.merges[:merges, :3].tolist())
+            for each in record.items.values()
+            for items, merges in [record.step[each.count_field : each.count_field + 2]]
+        )
         self.owners = self._ints(StepFields.ROW_SEQUENCE, 1, len(batch.tokens))[0].tolist()
 
     def _ints(self, field: StepFields, rows: int, columns: int) -> NDArray[np.int32]:
@@ -337,7 +345,8 @@ def test_a_mixed_batch_is_items_and_merges() -> None:
         [1, 7, 1, 700, 2, 2],
         [2, 8, 1, 255, -1, 0],
     ]
-    assert filled.merges == [[7, 0, 3]]
+    assert filled.merges == filled.merges_of_one == [[7, 0, 3]]
+    assert filled.items_of_one == filled.items
 
 
 def test_with_enough_sequences_none_is_split() -> None:

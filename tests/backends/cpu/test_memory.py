@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.memory import KVCache, aligned_zeros
 from twofold.core.errors import ResourceError
-from twofold.core.model import KVGroup
+from twofold.core.model import KVGroup, Paged
 from twofold.core.step import BlockMove, MoveKind
 
-SHAPE = LayerBlock(kv_heads=2, head_dim=16, block_size=16, dtype="f16")
-GROUPS = (KVGroup(None, (1, 4)), KVGroup(32, (0, 2, 3)))
+SHAPES = (LayerBlock(1, 32, 16, "f16"), LayerBlock(3, 16, 16, "f16"))
+GROUPS = (KVGroup(Paged(None, 1, 32), (1, 4)), KVGroup(Paged(32, 3, 16), (0, 2, 3), 1))
 BLOCKS, SLOTS = (5, 7), (2, 3)
 LAYERS = range(5)
 
@@ -31,21 +31,21 @@ def group_of(layer: int) -> int:
 
 
 def first_byte(cache: KVCache, layer: int, block: int) -> int:
-    return cache.layer_address(layer) + block * SHAPE.nbytes
+    return cache.layer_address(layer) + block * SHAPES[group_of(layer)].nbytes
 
 
 def mark(cache: KVCache) -> None:
     """Every byte of every block becomes a function of layer and block."""
     for layer in LAYERS:
         for block in range(BLOCKS[group_of(layer)]):
-            ctypes.memset(first_byte(cache, layer, block), 16 * layer + block + 1, SHAPE.nbytes)
+            ctypes.memset(first_byte(cache, layer, block), 16 * layer + block + 1, SHAPES[group_of(layer)].nbytes)
 
 
 def marks(cache: KVCache, layer: int) -> list[int]:
     """The mark that each of the layer's blocks is full of."""
     found = []
     for block in range(BLOCKS[group_of(layer)]):
-        content = set(ctypes.string_at(first_byte(cache, layer, block), SHAPE.nbytes))
+        content = set(ctypes.string_at(first_byte(cache, layer, block), SHAPES[group_of(layer)].nbytes))
         assert len(content) == 1
         found.append(content.pop())
     return found
@@ -53,7 +53,7 @@ def marks(cache: KVCache, layer: int) -> list[int]:
 
 @pytest.fixture
 def cache() -> KVCache:
-    made = KVCache(SHAPE, GROUPS, BLOCKS, SLOTS)
+    made = KVCache(GROUPS, 16, "f16", BLOCKS, SLOTS)
     mark(made)
     return made
 
@@ -61,9 +61,10 @@ def cache() -> KVCache:
 def test_no_two_blocks_share_memory(cache: KVCache) -> None:
     for layer in LAYERS:
         assert cache.group_of(layer) == group_of(layer)
+        assert cache.block_of(layer) == SHAPES[group_of(layer)]
         assert cache.layer_address(layer) % 64 == 0
         assert marks(cache, layer) == [16 * layer + block + 1 for block in range(BLOCKS[group_of(layer)])]
-    assert sum(blocks.nbytes for blocks in cache._blocks) == (2 * 5 + 3 * 7) * SHAPE.nbytes
+    assert sum(blocks.nbytes for blocks in cache._blocks) == 2 * 5 * SHAPES[0].nbytes + 3 * 7 * SHAPES[1].nbytes
 
 
 MOVES = st.sampled_from((0, 1)).flatmap(
@@ -82,7 +83,7 @@ MOVES = st.sampled_from((0, 1)).flatmap(
 @settings(max_examples=60, deadline=None)
 @given(moves=st.lists(MOVES, max_size=12))
 def test_moves_are_done_in_order_and_touch_nothing_else(moves: Sequence[BlockMove]) -> None:
-    cache = KVCache(SHAPE, GROUPS, BLOCKS, SLOTS)
+    cache = KVCache(GROUPS, 16, "f16", BLOCKS, SLOTS)
     mark(cache)
     blocks = {layer: marks(cache, layer) for layer in LAYERS}
     slots = {layer: [0] * SLOTS[group_of(layer)] for layer in LAYERS}
@@ -98,13 +99,13 @@ def test_moves_are_done_in_order_and_touch_nothing_else(moves: Sequence[BlockMov
 def contents(cache: KVCache, group: int, blocks: Sequence[int]) -> bytes:
     """Blocks layer by layer, as a KV store has them."""
     places = ((layer, block) for layer in GROUPS[group].layers for block in blocks)
-    return b"".join(ctypes.string_at(first_byte(cache, *place), SHAPE.nbytes) for place in places)
+    return b"".join(ctypes.string_at(first_byte(cache, *place), SHAPES[group].nbytes) for place in places)
 
 
 @settings(max_examples=60, deadline=None)
 @given(group=st.sampled_from((0, 1)), data=st.data())
 def test_blocks_are_copied_in_their_order_and_no_others(group: int, data: st.DataObject) -> None:
-    cache = KVCache(SHAPE, GROUPS, BLOCKS, SLOTS)
+    cache = KVCache(GROUPS, 16, "f16", BLOCKS, SLOTS)
     mark(cache)
     any_blocks = st.permutations(range(BLOCKS[group]))
     blocks = data.draw(any_blocks)[: data.draw(st.integers(1, BLOCKS[group]))]
@@ -126,7 +127,7 @@ def test_a_block_is_copied_once(cache: KVCache) -> None:
     for copy in (cache.read_blocks, cache.write_blocks):
         tracemalloc.start()
         copy(1, [6, 0, 1, 3], content)
-        assert tracemalloc.get_traced_memory()[1] < SHAPE.nbytes
+        assert tracemalloc.get_traced_memory()[1] < SHAPES[1].nbytes
         tracemalloc.stop()
 
 
@@ -146,7 +147,7 @@ def test_a_block_that_is_not_there_is_refused(cache: KVCache, kind: MoveKind, so
 
 
 def test_without_host_slots_nothing_goes_out() -> None:
-    cache = KVCache(SHAPE, GROUPS, BLOCKS)
+    cache = KVCache(GROUPS, 16, "f16", BLOCKS)
     with pytest.raises(AssertionError):
         cache.move([BlockMove(MoveKind.OUT, 0, 0, 0)])
 
@@ -155,14 +156,14 @@ def test_more_than_the_machine_has_is_refused() -> None:
     with pytest.raises(
         ResourceError, match=r"cannot provide the KV cache: of the memory that kv_cache_memory_bytes allows, .* TB"
     ) as caught:
-        KVCache(SHAPE, GROUPS, BLOCKS, (1 << 48, 0))
+        KVCache(GROUPS, 16, "f16", BLOCKS, (1 << 48, 0))
     assert "kv_cache_memory_bytes" in str(caught.value.hint)
 
 
 def test_an_empty_group_takes_nothing() -> None:
-    cache = KVCache(SHAPE, (KVGroup(None, (0,)),), (0,))
+    cache = KVCache(GROUPS[:1], 16, "f16", (0,))
     assert cache._blocks[0].nbytes == 0
-    assert np.dtype(cache._blocks[0].dtype).itemsize == SHAPE.nbytes
+    assert np.dtype(cache._blocks[0].dtype).itemsize == SHAPES[0].nbytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")

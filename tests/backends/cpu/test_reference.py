@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twofold.backends.reference import NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
 from twofold.core.kv_layout import KVType
-from twofold.core.model import GroupedAttention, KVGroup, RopePairs, RopeSpec
+from twofold.core.model import GroupedAttention, KVGroup, Paged, RopePairs, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
 from twofold.models.ops import Batch, TensorRef, Wanted
 
@@ -24,6 +24,9 @@ WEIGHTS = {"matrix": MATRIX, "vector": VECTOR}
 EVERYTHING = GroupedAttention(heads=2, kv_heads=1, head_dim=4, scale=0.5)
 
 
+GROUPS = (KVGroup(Paged(None, 1, 4), (0, 2)), KVGroup(Paged(2, 1, 4), (1,), 1))
+
+
 def batch(positions: list[int], starts: list[int], tables: list[list[int]], wanted: list[int] | None = None) -> Batch:
     """Tokens are 0, 1, 2 … ."""
     rows = np.arange(len(positions), dtype=np.int32)
@@ -34,7 +37,7 @@ def batch(positions: list[int], starts: list[int], tables: list[list[int]], want
 
 
 def paged(layers: int = 1, kv_type: KVType = "f32") -> PagedCache:
-    return PagedCache([KVGroup(None, tuple(range(layers)))], [8], 2, 4, kv_type)
+    return PagedCache([KVGroup(Paged(None, 1, 4), tuple(range(layers)))], [8], 2, kv_type)
 
 
 def ops(over: Batch, cache: PagedCache | None = None) -> NumpyOps:
@@ -178,7 +181,7 @@ def test_sequences_without_rows_are_skipped() -> None:
 
 
 def test_each_group_of_layers_goes_by_its_own_tables() -> None:
-    cache = PagedCache([KVGroup(None, (0, 2)), KVGroup(2, (1,))], [8, 3], 2, 4)
+    cache = PagedCache(GROUPS, [8, 3], 2)
     step = replace(ONE_STEP, block_tables=np.array([[[5, 2]], [[0, 1]]], np.int32))
     q, stored = rows(3, 8), [(rows(3, 4), rows(3, 4)) for _ in range(3)]
     numpy_ops = NumpyOps(WEIGHTS, cache, step)
@@ -192,7 +195,7 @@ def test_each_group_of_layers_goes_by_its_own_tables() -> None:
 
 
 def test_blocks_move_within_their_group_and_to_the_host_and_back() -> None:
-    cache = PagedCache([KVGroup(None, (0, 2)), KVGroup(2, (1,))], [8, 4], 2, 4, host_slots=[2, 2])
+    cache = PagedCache(GROUPS, [8, 4], 2, host_slots=[2, 2])
     for arrays in cache.k, cache.v:
         for layer, blocks in arrays.items():
             blocks[:] = np.arange(len(blocks)).reshape(-1, 1, 1) + 10 * layer

@@ -203,9 +203,9 @@ def test_moves_are_returned_once_and_in_order() -> None:
     assert manager.take_moves() == ()
 
 
-@pytest.mark.parametrize("windows", [(), (None, None), (8, None)])
-def test_only_the_first_group_may_be_without_a_window(windows: tuple[int | None, ...]) -> None:
-    with pytest.raises(ValueError, match="only the first"):
+@pytest.mark.parametrize("windows", [(), (8, None), (None, 8, None)])
+def test_groups_without_a_window_are_the_first(windows: tuple[int | None, ...]) -> None:
+    with pytest.raises(ValueError, match="those without a window are the first"):
         BlockManager([GroupSize(window, 4) for window in windows], BLOCK)
 
 

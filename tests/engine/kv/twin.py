@@ -19,9 +19,10 @@ Place = tuple[int, int]
 
 FULL = (GroupSize(None, 24, 16),)
 MIXED = (GroupSize(None, 28, 20), GroupSize(10, 16, 12))
+TWICE = (GroupSize(None, 24, 16), GroupSize(None, 24, 16), GroupSize(10, 16, 12))
 WINDOWS = (GroupSize(21, 20, 20), GroupSize(10, 16, 12))
 TINY_WINDOWS = (GroupSize(3, 10, 8), GroupSize(1, 8, 6))
-LAYOUTS = {"full": FULL, "mixed": MIXED, "windows": WINDOWS, "tiny windows": TINY_WINDOWS}
+LAYOUTS = {"full": FULL, "mixed": MIXED, "twice": TWICE, "windows": WINDOWS, "tiny windows": TINY_WINDOWS}
 
 
 @dataclass(eq=False)

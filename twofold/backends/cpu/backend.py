@@ -125,13 +125,14 @@ class CpuBackend(Backend):
         loaded = CpuModel(model, _trace(model), compiler, sizes, self.workers, overlap)
         drafting = None
         if draft is not None:
+            groups = len(draft.spec.kv_groups(0))
             try:
-                smaller = CpuModel(draft, _trace(draft), compiler, sizes.of_draft(), self.workers, beside=loaded)
+                smaller = CpuModel(draft, _trace(draft), compiler, sizes.of_draft(groups), self.workers, beside=loaded)
             except BaseException:
                 loaded.close()
                 raise
             argmax = smaller.argmax if smaller.vocab_size == loaded.vocab_size else None
-            drafting = DraftModel(smaller, Sampler(smaller.rows, argmax), loaded.vocab_size)
+            drafting = DraftModel(smaller, Sampler(smaller.rows, argmax), loaded.vocab_size, groups)
         sampler = Sampler(loaded.rows, loaded.argmax)
         return HostRunner(loaded, sampler, sizes, compile_s=compiler.seconds, close=loaded.close, draft=drafting)
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.core.errors import ResourceError
+from twofold.core.kv_layout import KVType
 from twofold.core.model import KVGroup
 from twofold.core.step import BlockMove, MoveKind
 from twofold.core.units import format_bytes
@@ -90,21 +91,30 @@ class BufferPool:
 class KVCache:
     """The paged KV cache. ``blocks`` and ``host_slots`` count those of each of ``groups``; no ``host_slots``: none.
 
-    Raises ResourceError if memory does not suffice.
+    Raises ResourceError if memory does not suffice, UnsupportedModelError for a group that keeps no keys and values.
     """
 
     def __init__(
-        self, block: LayerBlock, groups: Sequence[KVGroup], blocks: Sequence[int], host_slots: Sequence[int] = ()
+        self,
+        groups: Sequence[KVGroup],
+        block_size: int,
+        dtype: KVType,
+        blocks: Sequence[int],
+        host_slots: Sequence[int] = (),
     ) -> None:
-        self.block = block
-        self.groups = tuple(groups)
+        self.groups, self.dtype = tuple(groups), dtype
+        kinds = [group.paged for group in self.groups]
+        self._kinds = [LayerBlock(kind.kv_heads, kind.head_dim, block_size, dtype) for kind in kinds]
         slots = host_slots or [0] * len(self.groups)
+        counts = [
+            (block, len(group.layers), count, spare)
+            for block, group, count, spare in zip(self._kinds, self.groups, blocks, slots, strict=True)
+        ]
         try:
-            self._blocks = [_area(block, len(g.layers), n) for g, n in zip(self.groups, blocks, strict=True)]
-            self._slots = [_area(block, n, len(g.layers)) for g, n in zip(self.groups, slots, strict=True)]
+            self._blocks = [_area(block, layers, count) for block, layers, count, _ in counts]
+            self._slots = [_area(block, spare, layers) for block, layers, _, spare in counts]
         except ResourceError as error:
-            counts = zip(self.groups, blocks, slots, strict=True)
-            size = format_bytes(block.nbytes * sum(len(g.layers) * (n + m) for g, n, m in counts))
+            size = format_bytes(sum(b.nbytes * layers * (count + spare) for b, layers, count, spare in counts))
             raise ResourceError(
                 "This machine cannot provide the KV cache: of the memory that kv_cache_memory_bytes allows, "
                 f"{max(blocks):,} blocks would take {size}.",
@@ -117,8 +127,12 @@ class KVCache:
         """The KV group of a layer."""
         return self._places[layer][0]
 
+    def block_of(self, layer: int) -> LayerBlock:
+        """What a block holds of a layer."""
+        return self._kinds[self.group_of(layer)]
+
     def layer_address(self, layer: int) -> int:
-        """The address of a layer's block 0; its blocks are ``block.nbytes`` apart."""
+        """The address of a layer's block 0; its blocks are ``block_of(layer).nbytes`` apart."""
         group, place = self._places[layer]
         blocks = self._blocks[group]
         return blocks.ctypes.data + place * blocks.strides[0]
@@ -138,7 +152,7 @@ class KVCache:
             return
         madvise = ctypes.CDLL(None).madvise
         for parts, count in zip(self._blocks, blocks, strict=True):
-            size = min(count, parts.shape[1]) * self.block.nbytes
+            size = min(count, parts.shape[1]) * parts.itemsize
             for layer in range(len(parts)):
                 start = parts.ctypes.data + layer * parts.strides[0]
                 page = start - start % mmap.PAGESIZE

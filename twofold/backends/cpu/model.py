@@ -4,117 +4,37 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.base import LoadableModel, RunnerSizes
-from twofold.backends.cpu.kernels.attention import ITEM_INTS, SPLIT, scratch_floats
-from twofold.backends.cpu.kernels.cache import LayerBlock
+from twofold.backends.cpu.kernels.attention import scratch_floats
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.layout import PACKINGS
 from twofold.backends.cpu.kernels.linear import linear_scratch_bytes
 from twofold.backends.cpu.kernels.rows import LANES
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.cpu.kernels.splits import MERGE_INTS
 from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.logits import KernelRowOps, StepArgmax
 from twofold.backends.cpu.memory import Buffer, KVCache
 from twofold.backends.cpu.program import ProgramBuilder
+from twofold.backends.cpu.record import StepRecord
 from twofold.backends.cpu.team import TeamSize
 from twofold.backends.cpu.weights import WeightStore
 from twofold.backends.graph import Linear, Node, Recorder, fuse
 from twofold.core.errors import UnsupportedModelError
-from twofold.core.model import ModelSpec
+from twofold.core.model import GroupedAttention, KVGroup, ModelSpec
 from twofold.core.step import BlockMove
 from twofold.formats.base import ModelFile
 from twofold.models.ops import Batch, Forward
-
-ITEM_QUERIES = (12, 48)
-"""Limits of the query heads times rows of one attention item. Large items fill tiles and reuse keys and values; small
-items give every worker one."""
-UNITS_PER_WORKER = 4
-"""With fewer units of attention for each worker, long contexts are divided into splits."""
-MAX_SPLIT_ROWS = 8
-"""Rows of the longest context that may be divided into splits in one step."""
-
-
-class StepRecord:
-    """The record that all kernels of a step read: numbers of rows, addresses, and the items of attention."""
-
-    def __init__(self, *, rows: int, heads: int, kv_heads: int, workers: int, partials: int) -> None:
-        self._item_rows = tuple(max(1, queries // (heads // kv_heads)) for queries in ITEM_QUERIES)
-        self._enough_items = -(-UNITS_PER_WORKER * workers // kv_heads)
-        self._partials = partials
-        lists = np.zeros((5, rows), np.int32)
-        self._tokens, self._positions, self._row_sequence, self._logit_rows, self._hidden_rows = lists
-        self._items = np.zeros((rows + partials, ITEM_INTS), np.int32)
-        self._merges = np.zeros((partials, MERGE_INTS), np.int32)
-        self._tables: NDArray[np.int32] | None = None
-        self.step = np.zeros(StepFields.SIZE, np.int64)
-        self.step[StepFields.ONE] = 1
-        self.step[StepFields.TOKENS] = self._tokens.ctypes.data
-        self.step[StepFields.POSITIONS] = self._positions.ctypes.data
-        self.step[StepFields.LOGIT_LIST] = self._logit_rows.ctypes.data
-        self.step[StepFields.HIDDEN_LIST] = self._hidden_rows.ctypes.data
-        self.step[StepFields.ROW_SEQUENCE] = self._row_sequence.ctypes.data
-        self.step[StepFields.ITEM_LIST] = self._items.ctypes.data
-        self.step[StepFields.MERGE_LIST] = self._merges.ctypes.data
-
-    def fill(self, batch: Batch) -> None:
-        """Describes ``batch`` for the kernels."""
-        step, rows, wanted, hidden = self.step, len(batch.tokens), len(batch.logit_rows), len(batch.hidden_rows)
-        self._tokens[:rows] = batch.tokens
-        self._positions[:rows] = batch.positions
-        self._logit_rows[:wanted] = batch.logit_rows
-        self._hidden_rows[:hidden] = batch.hidden_rows
-        step[StepFields.ROWS], step[StepFields.LOGIT_ROWS], step[StepFields.HIDDEN_ROWS] = rows, wanted, hidden
-        self._take_tables(batch.block_tables)
-        step[StepFields.ITEMS], step[StepFields.MERGES] = self._fill_items(batch)
-
-    def _take_tables(self, tables: NDArray[np.int32]) -> None:
-        """Sets the address of the tables, which are too large to copy; keeps them until the next step."""
-        group_bytes, table_bytes, entry_bytes = tables.strides
-        assert tables.dtype == np.int32
-        assert entry_bytes == 4
-        self._tables = tables
-        self.step[StepFields.TABLES] = tables.__array_interface__["data"][0]
-        self.step[StepFields.TABLE_STRIDE] = table_bytes // 4
-        self.step[StepFields.GROUP_STRIDE] = group_bytes // 4
-
-    def _fill_items(self, batch: Batch) -> tuple[int, int]:
-        """Lists items and merges. Returns the number of each."""
-        starts = batch.row_starts.tolist()
-        positions = batch.positions
-        items: list[tuple[int, int, int, int, int, int]] = []
-        merges: list[tuple[int, int, int, int]] = []
-        partial = 0
-        few = len(starts) - 1 < self._enough_items
-        fewest, most = self._item_rows
-        rows = min(max(len(positions) // self._enough_items, fewest), most)
-        for sequence, (first, end) in enumerate(pairwise(starts)):
-            self._row_sequence[first:end] = sequence
-            position = int(positions[first])
-            splits = position // SPLIT + 1
-            if few and end - first == 1 and 1 < splits <= self._partials - partial:
-                items += [(sequence, first, 1, position, split, partial + split) for split in range(splits)]
-                merges.append((first, partial, splits, 0))
-                partial += splits
-                continue
-            for row in range(first, end, rows):
-                items.append((sequence, row, min(rows, end - row), position + row - first, -1, 0))
-        self._items[: len(items), :6] = items
-        if merges:
-            self._merges[: len(merges)] = merges
-        return len(items), len(merges)
 
 
 class CpuModel(Forward):
     """``Forward`` on CPU kernels, with ``workers`` threads. ``trace`` runs the model's decoder on a Recorder;
     ``overlap`` is called while the weights are packed. A draft model is loaded ``beside`` its target: it runs on the
-    same thread pool, and all its layers are in one KV group.
+    same thread pool, and keeps all positions.
 
     Not thread-safe. Raises UnsupportedModelError for sizes that the kernels do not support, ResourceError if memory
     does not suffice.
@@ -133,8 +53,8 @@ class CpuModel(Forward):
         beside: CpuModel | None = None,
     ) -> None:
         source, spec = model.file, model.spec
-        attention = spec.attention
-        _check_sizes(spec)
+        groups = spec.kv_groups(sizes.context if beside is None else 0)
+        _check_sizes(spec, groups)
         self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
         self.max_rows = sizes.rows
@@ -142,7 +62,6 @@ class CpuModel(Forward):
         recorder = Recorder()
         logit_node, hidden_node = trace(recorder)
         nodes = fuse(recorder.nodes)
-        partials = MAX_SPLIT_ROWS * -(-sizes.context // SPLIT)
         scratch = _scratch_bytes(nodes, source, spec, compiler)
         self.pool: ThreadPool = ThreadPool(compiler, workers, scratch) if beside is None else beside.pool
         self._team = TeamSize(workers) if beside is None else None
@@ -151,19 +70,12 @@ class CpuModel(Forward):
         try:
             self.pool.reserve(scratch)
             self.weights = WeightStore(source, compiler, self.pool)
-            block = LayerBlock(attention.kv_heads, attention.head_dim, sizes.block_size, sizes.kv_type)
-            groups = spec.kv_groups(sizes.context) if beside is None else [spec.one_group()]
-            self.cache = KVCache(block, groups, sizes.blocks, sizes.host_slots)
-            self._record = StepRecord(
-                rows=sizes.rows,
-                heads=attention.heads,
-                kv_heads=attention.kv_heads,
-                workers=workers,
-                partials=partials,
-            )
-            builder = ProgramBuilder(compiler, self.weights, self.cache, sizes, partials)
+            self.cache = KVCache(groups, sizes.block_size, sizes.kv_type, sizes.blocks, sizes.host_slots)
+            heads = [(each.heads, each.kv_heads) for each in _attentions(spec)]
+            self._record = StepRecord(heads, rows=sizes.rows, context=sizes.context, workers=workers)
+            builder = ProgramBuilder(compiler, self.weights, self.cache, sizes, self._record)
             with self.weights.packing(node.weight for node in nodes if isinstance(node, Linear)):
-                self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
+                self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, best)
                 overlap()
         except BaseException:
             self.pool.close()
@@ -230,14 +142,21 @@ class CpuModel(Forward):
         self.pool.close()
 
 
-def _check_sizes(spec: ModelSpec) -> None:
-    """Raises UnsupportedModelError for unrotated keys, and for sizes that are not multiples of a vector's 16 lanes."""
+def _attentions(spec: ModelSpec) -> list[GroupedAttention]:
+    """The layers' attention, in a model that was checked."""
+    return [layer.attention for layer in spec.layers if isinstance(layer.attention, GroupedAttention)]
+
+
+def _check_sizes(spec: ModelSpec, groups: Sequence[KVGroup]) -> None:
+    """Raises UnsupportedModelError for layers that keep something else than keys and values, for unrotated keys, and
+    for sizes that are not multiples of a vector's 16 lanes."""
+    head_dims = sorted({group.paged.head_dim for group in groups})
     if any(layer.rope is None for layer in spec.layers):
         raise UnsupportedModelError(
             "The CPU kernels store rotated keys only; a layer of this model has none.", hint="Use --backend reference."
         )
-    sizes = [("hidden_size", spec.hidden_size), ("head_dim", spec.attention.head_dim)]
-    for what, size in [*sizes, *(("ffn_size", size) for size in sorted(spec.ffn_sizes))]:
+    sizes = {"hidden_size": [spec.hidden_size], "head_dim": head_dims, "ffn_size": sorted(spec.ffn_sizes)}
+    for what, size in [(what, size) for what, found in sizes.items() for size in found]:
         if size % LANES:
             raise UnsupportedModelError(
                 f"The model's {what} is {size}; the CPU kernels need a multiple of {LANES}.",
@@ -254,7 +173,8 @@ def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
 def _scratch_bytes(nodes: list[Node], source: ModelFile, spec: ModelSpec, compiler: Compiler) -> int:
     """Bytes of scratch of a worker: the largest need among the program's kernels."""
     isa = compiler.target.isa
-    needs = [4 * scratch_floats(spec.attention.head_dim), 4 * max(spec.hidden_size, *spec.ffn_sizes) + 64]
+    widest = max(each.head_dim for each in _attentions(spec))
+    needs = [4 * scratch_floats(widest), 4 * max(spec.hidden_size, *spec.ffn_sizes) + 64]
     for node in nodes:
         if isinstance(node, Linear):
             form = source.tensors[node.weight.name].format

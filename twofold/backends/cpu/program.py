@@ -35,6 +35,7 @@ from twofold.backends.cpu.kernels.splits import ATTENTION_FIELDS, AttentionKerne
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program
 from twofold.backends.cpu.logits import StepArgmax
 from twofold.backends.cpu.memory import Buffer, BufferPool, KVCache
+from twofold.backends.cpu.record import StepRecord
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
 from twofold.backends.graph import Node
 from twofold.backends.kv_codes import key_factors
@@ -107,29 +108,29 @@ class _Result:
 
 
 class ProgramBuilder:
-    """Builds the program of one model. ``partials`` is the number of partial slots for splits of attention."""
+    """Builds the program of one model, whose kernels read ``record``."""
 
     def __init__(
-        self, compiler: Compiler, weights: WeightStore, cache: KVCache, sizes: RunnerSizes, partials: int
+        self, compiler: Compiler, weights: WeightStore, cache: KVCache, sizes: RunnerSizes, record: StepRecord
     ) -> None:
         self._compiler = compiler
         self._isa = compiler.target.isa
         self._weights = weights
         self._cache = cache
         self._sizes = sizes
-        self._partial_slots = partials
+        self._record = record
         self._pool = BufferPool()
         self._schedule = OperationSchedule()
         self._results: dict[Node, _Result] = {}
         self._tables: dict[RopeSpec, NDArray[np.float32]] = {}
-        self._partials: Buffer | None = None
+        self._partials: dict[int, Buffer] = {}
         self._factors: dict[Node, NDArray[np.float32]] = {}
         self._as_floats: set[Node] = set()
         self._as_acts: defaultdict[Node, set[ActSum]] = defaultdict(set)
         self.kept: list[Any] = [self._pool, self._tables, self._factors]
 
     def build(
-        self, nodes: Sequence[Node], logits: Node, hidden: Node, step: NDArray[np.int64], best: StepArgmax
+        self, nodes: Sequence[Node], logits: Node, hidden: Node, best: StepArgmax
     ) -> tuple[Program, Buffer, Buffer]:
         """The program, and the buffers of two nodes' results. ``best`` gets the largest of the logits."""
         assert {logits, hidden} <= set(nodes), "results are never fused into later nodes"
@@ -146,7 +147,7 @@ class ProgramBuilder:
         for values in best.arguments(result.address, result.stride):
             args, writes = record(ARGMAX_FIELDS, **values), [values["ids"], values["values"]]
             self._call(("argmax", argmax_kernel), args, StepFields.LOGIT_ROWS, reads=[result.address], writes=writes)
-        return Program.of(self._schedule.finish(), step), result, self._floats(hidden)
+        return Program.of(self._schedule.finish(), self._record.step), result, self._floats(hidden)
 
     # -- forms and buffers --------------------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class ProgramBuilder:
         self,
         kernel: KernelChoice,
         args: NDArray[np.int64],
-        source: StepFields,
+        source: int,
         *,
         reads: Sequence[int] = (),
         writes: Sequence[int],
@@ -320,7 +321,7 @@ class ProgramBuilder:
     # -- attention ----------------------------------------------------------------------------------------------------
 
     def _cache_args(self, layer: int) -> dict[str, int]:
-        block = self._cache.block
+        block = self._cache.block_of(layer)
         return {
             "cache": self._cache.layer_address(layer), "group": self._cache.group_of(layer),
             "block_bytes": block.nbytes, "head_bytes": block.head_bytes, "block_size": block.block_size,
@@ -328,7 +329,7 @@ class ProgramBuilder:
 
     def _choose_factors(self, nodes: Sequence[Node]) -> None:
         """Factors of keys that become integers, and of their queries, by the biases or norms of both."""
-        if self._cache.block.dtype not in INTEGER_TYPES:
+        if self._cache.dtype not in INTEGER_TYPES:
             return
         queries = {node.layer: node.q for node in nodes if isinstance(node, graph.Attention)}
         for node in nodes:
@@ -352,10 +353,10 @@ class ProgramBuilder:
         return self._weights.floats(node.x.bias).reshape(node.heads, -1)
 
     def _rotate(self, node: graph.Rotate) -> None:
-        block, x = self._cache.block, self._floats(node.x)
+        x = self._floats(node.x)
         spec = RotateSpec(
             node.width // node.heads, node.rope.dims, node.rope.pairs, node.norm is not None,
-            "row" if node.store is None else "keys", block.dtype, node in self._factors,
+            "row" if node.store is None else "keys", self._cache.dtype, node in self._factors,
         )  # fmt: skip
         values = {"x": x.address, "x_stride": x.stride, "heads": node.heads, "eps": float_bits(node.eps)}
         values["table"] = self._table(node.rope).ctypes.data
@@ -379,7 +380,7 @@ class ProgramBuilder:
         return self._tables[rope]
 
     def _store_values(self, node: graph.StoreValues) -> None:
-        block, x = self._cache.block, self._floats(node.values)
+        block, x = self._cache.block_of(node.layer), self._floats(node.values)
         args = record(CACHE_FIELDS, x=x.address, x_stride=x.stride, heads=node.heads, **self._cache_args(node.layer))
         kernel = (
             f"store_values_{block.head_dim}_{block.dtype}",
@@ -392,25 +393,28 @@ class ProgramBuilder:
     def _attention(self, node: graph.Attention) -> None:
         spec, out, q = node.spec, self._floats(node), self._floats(node.q)
         kernel_spec = AttentionKernelSpec(
-            spec.head_dim, spec.heads // spec.kv_heads, self._cache.block.dtype, spec.softcap is not None
+            spec.head_dim, spec.heads // spec.kv_heads, self._cache.dtype, spec.softcap is not None
         )
-        partials = self._partial_buffer(spec.heads, kernel_spec)
+        items = self._record.items[spec.heads, spec.kv_heads]
+        partials = self._partial_buffer(4 * spec.heads * kernel_spec.partial_floats)
         cache = self._cache.layer_address(node.layer)
         args = record(
             ATTENTION_FIELDS,
             q=q.address, q_stride=q.stride, out=out.address, out_stride=out.stride, kv_heads=spec.kv_heads,
             scale=float_bits(spec.score_scale), window=spec.window or EVERYTHING,
-            softcap=float_bits(spec.softcap or 0.0), partials=partials.address, **self._cache_args(node.layer),
+            softcap=float_bits(spec.softcap or 0.0), partials=partials.address, items=items.items.ctypes.data,
+            merges=items.merges.ctypes.data, **self._cache_args(node.layer),
         )  # fmt: skip
         kernel = (kernel_spec.name, lambda: AttentionKernel(kernel_spec, self._isa).generate())
         self._call(
-            kernel, args, StepFields.ITEMS, units=spec.kv_heads, parts=ATTENTION_PARTS,
+            kernel, args, items.count_field, units=spec.kv_heads, parts=ATTENTION_PARTS,
             reads=[q.address, cache, cache + 1], writes=[out.address, partials.address],
         )  # fmt: skip
         merge = (kernel_spec.merge_name, lambda: merge_kernel(kernel_spec))
-        self._call(merge, args, StepFields.MERGES, units=spec.heads, reads=[partials.address], writes=[out.address])
+        self._call(merge, args, items.count_field + 1, units=spec.heads, reads=[partials.address], writes=[out.address])
 
-    def _partial_buffer(self, heads: int, spec: AttentionKernelSpec) -> Buffer:
-        if self._partials is None:
-            self._partials = self._pool.take(self._partial_slots, heads * 4 * spec.partial_floats)
-        return self._partials
+    def _partial_buffer(self, nbytes: int) -> Buffer:
+        """Slots of ``nbytes`` for the partials of a row's heads, which all layers of that size use in turn."""
+        if nbytes not in self._partials:
+            self._partials[nbytes] = self._pool.take(self._record.partials, nbytes)
+        return self._partials[nbytes]

@@ -377,6 +377,6 @@ class PhaseBench:
         demand = KVDemand(spec, config.options.kv_layout(spec, config.draft), self._rows, config.attention_chunk)
         tokens = case.context + case.max_output(self._rows, self._rounds)
         return all(
-            case.batch * demand.blocks(group, tokens) + demand.blocks(group, others) <= size.blocks
-            for group, size in zip(spec.kv_groups(config.context), config.kv_groups, strict=True)
+            case.batch * demand.blocks(size.window, tokens) + demand.blocks(size.window, others) <= size.blocks
+            for size in config.kv_groups
         )

@@ -21,6 +21,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import gt, le
 
 from twofold.core.report import KVPicture
@@ -187,7 +188,7 @@ class BlockTableAllocator:
 
 
 class BlockManager:
-    """The blocks of a model's KV groups, the widest first; only the first group may be without a window.
+    """The blocks of a model's KV groups, those without a window first.
 
     ``pinned_share`` of each group's blocks may be pinned. Attention reads positions in chunks of ``chunk``. Every call
     with a time first ends the pins that have expired. ``windows`` are the attention windows of the groups.
@@ -202,8 +203,8 @@ class BlockManager:
         pinned_share: float = 0.5,
         chunk: int = 1,
     ) -> None:
-        if not groups or any(group.window is None for group in groups[1:]):
-            raise ValueError("there must be a KV group, and only the first may be without a window")
+        if not groups or any(b.window is None and a.window is not None for a, b in pairwise(groups)):
+            raise ValueError("there must be a KV group, and those without a window are the first")
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.counters = CacheCounters()

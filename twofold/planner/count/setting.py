@@ -93,7 +93,7 @@ class Setting:
 
     def token_bytes(self, attention: Attention) -> int:
         """Bytes that one token adds in one layer's cache of one device."""
-        return position_bytes(attention, self.kv, self.tp)
+        return position_bytes(attention.kept, self.kv, self.tp)
 
     def state_bytes(self, attention: Attention) -> int:
         """Bytes of one sequence's recurrent state in one layer on one device."""

@@ -58,7 +58,7 @@ def simulated_store(
             f"{shape.name} has recurrent states, which a KV store does not keep.", param="kv-store-bytes"
         )
     layout = KVLayout(shape, how.kv, block_size, how.tp)
-    sizes = tuple(how.tp * layout.block_bytes(group) for group in shape.kv_groups(1 << 62))
+    sizes = tuple(how.tp * size for size in layout.window_bytes(1 << 62).values())
     store = SimulatedStore(budget, sizes, 1 / machine.disk + 1 / DIGEST)
     if budget < store.segment_bytes(block_size):
         raise ParameterError(

@@ -94,7 +94,7 @@ def layer_kv(
         )
     layout = KVLayout(shape, how.kv, block_size, how.tp)
     layers = len(shape.layers)
-    block_bytes = layout.block_bytes(shape.kv_groups(1 << 62)[0])
+    block_bytes = layout.window_bytes(1 << 62)[None]
     buffer = -(-BUFFERS * rows // (layers * block_size))
     lever = LayerKV(int(host_bytes // block_bytes), layout.token_bytes() / machine.host_link, layers, tpot_s)
     if groups[0].blocks <= buffer:

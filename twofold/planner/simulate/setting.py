@@ -116,8 +116,7 @@ def groups_for(
     room = ReplicaMemory(shape, machine.memory, how, rows, sequences, draft, share).room()
     pool = room.kv if memory is None else memory
     pool -= sequences * sum(count * how.state_bytes(layer.attention) for count, layer in shape.runs)
-    layout = KVLayout(shape, how.kv, block_size, how.tp)
-    sizes = {group.window: layout.block_bytes(group) for group in shape.kv_groups(1 << 62)}
+    sizes = KVLayout(shape, how.kv, block_size, how.tp).window_bytes(1 << 62)
     if draft is not None:
         sizes[next(iter(sizes))] += block_size * kv_bytes_per_token(draft, how)
     found = _share_out(sizes, pool, sequences=sequences, rows=rows, block_size=block_size)

@@ -17,7 +17,6 @@ from twofold.backends.cpu.kernels.attention import (
     SPLIT,
     AttentionKernel,
 )
-from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.splits import ATTENTION_FIELDS, MERGE_INTS, AttentionKernelSpec, merge_kernel
 from twofold.backends.kv_codes import spread, spread_back
 
@@ -142,10 +141,10 @@ class Problem:
         item_list[:, :6] = items
         merge_list = np.zeros((max(1, len(merges)), MERGE_INTS), np.int32)
         merge_list[: len(merges), :3] = np.array(merges, np.int32).reshape(-1, 3)
-        step = self.layer.step() | {StepFields.ITEM_LIST: item_list, StepFields.MERGE_LIST: merge_list}
+        step = self.layer.step()
         partials = poisoned(max(1, sum(count for *_, count in merges)), self.heads, self.spec.partial_floats)
         self._placed_q = self._placed(self.q.reshape(-1, self.spec.head_dim)).reshape(self.q.shape)
-        record = self._record(out, partials)
+        record = self._record(out, partials, item_list, merge_list)
         attention = machine.kernel(self.spec, AttentionKernel(self.spec, machine.isa).generate)
         bounds = [0, *cuts, len(items) * self.kv_heads]
         for units in pairwise(bounds):
@@ -155,7 +154,9 @@ class Problem:
         assert np.isnan(out[:, width:]).all()
         return out[:, :width].copy()
 
-    def _record(self, out: Floats, partials: Floats) -> list[Field]:
+    def _record(
+        self, out: Floats, partials: Floats, items: NDArray[np.int32], merges: NDArray[np.int32]
+    ) -> list[Field]:
         fields: dict[str, Field] = self.layer.arguments() | {
             "q": self._placed_q,
             "q_stride": self.q.strides[0],
@@ -166,6 +167,8 @@ class Problem:
             "window": self.window,
             "softcap": CAP,
             "partials": partials,
+            "items": items,
+            "merges": merges,
         }
         return [fields[name] for name in ATTENTION_FIELDS]
 

@@ -72,7 +72,7 @@ from twofold.backends.cpu.kernels.ir import (
 from twofold.backends.cpu.kernels.isa import Isa, bfloat16_bits
 from twofold.backends.cpu.kernels.math import LOG2_E, exp, exp2_below_0, tanh
 from twofold.backends.cpu.kernels.rows import NEGLIGIBLE, float_bits
-from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
+from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.backends.cpu.kernels.splits import (
     ATTENTION_FIELDS,
     ATTENTION_POINTERS,
@@ -191,7 +191,7 @@ class AttentionKernel:
 
     def _item(self, index: Value, head: Value) -> _Item:
         k = self.k
-        at = step_pointer(k, StepFields.ITEM_LIST) + index * (4 * ITEM_INTS)
+        at = self._a["items"] + index * (4 * ITEM_INTS)
         sequence, first_row, rows, position, split, partial = (k.load(I32, at + 4 * i).to(I64) for i in range(6))
         return _Item(sequence, first_row, rows, position, split, partial, head)
 

@@ -21,22 +21,18 @@ class StepFields(IntEnum):
     """Fields of the step's record: counts first, then pointers to int32 arrays, then sizes.
 
     TABLE_STRIDE is from a sequence's block table to the next, GROUP_STRIDE from a KV group's tables to the next
-    group's, both in int32 values.
+    group's, both in int32 values. After these fields follow the counts of each list of attention's items and merges.
     """
 
     ONE = 0
     ROWS = 1
-    ITEMS = 2
     LOGIT_ROWS = 3
-    MERGES = 4
     HIDDEN_ROWS = 5
     TOKENS = 8
     POSITIONS = 9
     ROW_SEQUENCE = 10
     TABLES = 11
-    ITEM_LIST = 12
     LOGIT_LIST = 13
-    MERGE_LIST = 14
     HIDDEN_LIST = 15
     TABLE_STRIDE = 16
     GROUP_STRIDE = 17

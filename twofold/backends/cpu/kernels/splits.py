@@ -8,7 +8,7 @@ from typing import Final
 from twofold.backends.cpu.kernels.integers import spread_back
 from twofold.backends.cpu.kernels.ir import F32, F32X16, I32, I64, Kernel, Value
 from twofold.backends.cpu.kernels.math import exp, exp2_below_0
-from twofold.backends.cpu.kernels.signature import StepFields, kernel, step_pointer
+from twofold.backends.cpu.kernels.signature import kernel
 from twofold.core.kv_layout import INTEGER_TYPES, KVType
 
 NO_SCORE: Final = -1e30
@@ -20,9 +20,9 @@ MERGE_INTS: Final = 4
 
 ATTENTION_FIELDS: Final = (
     "q", "q_stride", "out", "out_stride", "cache", "group", "block_bytes", "head_bytes", "block_size", "kv_heads",
-    "scale", "window", "softcap", "partials",
+    "scale", "window", "softcap", "partials", "items", "merges",
 )  # fmt: skip
-ATTENTION_POINTERS: Final = frozenset({"q", "out", "cache", "partials"})
+ATTENTION_POINTERS: Final = frozenset({"q", "out", "cache", "partials", "items", "merges"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
         total = QueryStates(k, k.args[4], spec.head_dim)
         for unit in units:
             head = unit % heads
-            at = step_pointer(k, StepFields.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
+            at = a["merges"] + unit // heads * (4 * MERGE_INTS)
             row, first, count = (k.load(I32, at + 4 * i).to(I64) for i in range(3))
             total.reset(0)
             for index in k.range(first, first + count):

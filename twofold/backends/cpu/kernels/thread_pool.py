@@ -49,7 +49,6 @@ from numpy.typing import NDArray
 from twofold.backends.cpu.kernels.ir import I1, I32, I64, PTR, Kernel, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
-from twofold.backends.cpu.kernels.signature import StepFields
 
 FIRST_YIELD: Final = 256
 """Pauses before a worker first yields its core (sched_yield), a power of two; the next yield is after twice as many."""
@@ -187,7 +186,7 @@ class KernelCall:
 
     kernel: int
     args: NDArray[np.int64]
-    source: StepFields
+    source: int
     multiplier: int = 1
     quantum: int = 1
     parts: int = 2
@@ -208,7 +207,7 @@ class Program:
         assert operations, "a program has operations"
         assert operations[-1].barrier, "a program ends with a barrier: then all results are computed"
         rows = [
-            (o.kernel, o.args.ctypes.data, int(o.source), o.multiplier, o.quantum, o.parts, int(o.barrier))
+            (o.kernel, o.args.ctypes.data, o.source, o.multiplier, o.quantum, o.parts, int(o.barrier))
             for o in operations
         ]
         ops = np.array(rows, np.int64)
