@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.mock import MockForward
+from tests.engine.mock import MockForward, StateForward
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.base import NumpyRows
@@ -20,6 +20,7 @@ from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv_folder import open_folder
 from twofold.engine.llm import LLM
 from twofold.engine.load import LoadedModel
+from twofold.engine.scheduler import blocks as scheduler_blocks
 from twofold.engine.scheduler.budget import StepLimits
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -41,7 +42,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
-    """``make_loaded(seqs=8, rows=64, …)``: a loaded mock. The budget is fixed: mock steps take no time to speak of."""
+    """``make_loaded(seqs=8, rows=64, …)``: a loaded mock. The budget is fixed: mock steps take no time to speak of.
+    With ``states`` host slots it keeps a state for each sequence."""
 
     def make(
         *,
@@ -60,10 +62,12 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
         store: Path | None = None,
         store_bytes: int = 1 << 30,
         stop_loops: bool = False,
+        states: int | None = None,
     ) -> LoadedModel:
-        mock = forward or MockForward(
-            vocab=VOCAB, blocks=blocks, block_size=block_size, max_rows=rows, max_logit_rows=logit_rows
-        )
+        sizes = {"blocks": blocks, "block_size": block_size, "max_rows": rows, "max_logit_rows": logit_rows}
+        if states is not None and forward is None:
+            forward = StateForward(vocab=VOCAB, states=seqs, **sizes)
+        mock = forward or MockForward(vocab=VOCAB, **sizes)
         options = EngineOptions(
             block_size=block_size,
             kv_cache_dtype="f32",
@@ -75,8 +79,10 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
             kv_store=store,
             kv_store_bytes=DEFAULT_STORE_BYTES if store is None else store_bytes,
         )
-        groups = (GroupSize(None, blocks, host_slots),)
-        config = EngineConfig(options, context, StepLimits(seqs, rows, logit_rows), groups)
+        groups = [GroupSize(None, blocks, host_slots)]
+        if states is not None:
+            groups.append(GroupSize(None, seqs, states, state=True))
+        config = EngineConfig(options, context, StepLimits(seqs, rows, logit_rows), tuple(groups))
         return LoadedModel(
             runner(mock, Sampler(NumpyRows()), runner_sizes(config)),
             tokenizer,
@@ -86,6 +92,12 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
         )
 
     return make
+
+
+@pytest.fixture
+def swaps_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of so small a model are cheaper than moving blocks; where there are host slots they shall be used."""
+    monkeypatch.setattr(scheduler_blocks, "BLOCK_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ wrong position or a forgotten write gives another answer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +81,42 @@ class MockForward(Forward):
         for row, table, length in zip(values, tables, lengths.tolist(), strict=True):
             row[:] = hash_logits(self.store[table[: -(-length // size)]].reshape(-1)[:length], width)
         return values
+
+
+class StateForward(MockForward):
+    """Keeps a state for each sequence, too, in KV group 1: how many tokens it has seen, and a hash of them in order,
+    which changes the logits. A state that is shared, lost or left behind is noticed at once."""
+
+    def __init__(self, *, states: int = 8, **sizes: int) -> None:
+        super().__init__(**sizes)
+        self.states: list[tuple[int, int]] = [(-1, 0)] * states
+        self.kept: dict[int, tuple[int, int]] = {}
+        self.moved: Counter[MoveKind] = Counter()
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        super().move([move for move in moves if move.group == 0])
+        for move in moves:
+            if move.group == 1:
+                self.moved[move.kind] += 1
+                state = (self.kept if move.kind is MoveKind.IN else self.states)[move.source]
+                if move.kind is MoveKind.OUT:
+                    self.kept[move.target] = state
+                else:
+                    self.states[move.target] = state
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        logits, after = super().run(batch), list[int]()
+        for sequence, (first, end) in enumerate(pairwise(batch.row_starts.tolist())):
+            slot, position = int(batch.block_tables[1, sequence, 0]), int(batch.positions[first])
+            seen, state = self.states[slot] if position else (0, 0)
+            assert seen == position, "a state has not seen the tokens before"
+            for token in batch.tokens[first:end].tolist():
+                state = hash((state, token))
+                after.append(state)
+            self.states[slot] = position + end - first, state
+        for row, place in enumerate(batch.logit_rows.tolist()):
+            logits[row] += hash_logits(np.array([after[place]]), self.vocab_size)
+        return logits
 
 
 def hash_logits(context: NDArray[np.int64], vocab: int) -> NDArray[np.float32]:

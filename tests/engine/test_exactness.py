@@ -26,7 +26,6 @@ from twofold.core.request import RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, StepInput, StepMasks, StepOutcome
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
-from twofold.engine.scheduler import blocks
 
 CASES = 150
 SHAPES: list[dict[str, Any]] = [
@@ -69,12 +68,6 @@ def mislead(llm: LLM) -> None:
     """Teaches the engine that completions are short, so that it admits more sequences than blocks will last for."""
     params = SamplingParams(max_tokens=50, stop_token_ids=range(3, 200))
     llm.generate([{"prompt_token_ids": [7]}] * 80, params)
-
-
-@pytest.fixture
-def swaps_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of so small a model are cheaper than moving blocks; where there are host slots they shall be used."""
-    monkeypatch.setattr(blocks, "BLOCK_SECONDS", 0.0)
 
 
 def drafting(llm: LLM, kind: Kind, known: dict[Key, Any]) -> Scripted:

@@ -75,7 +75,8 @@ class ModelRunner(BlockMemory, Protocol):
         """Moves blocks and begins to compute the rows.
 
         With ``overlap`` the caller has other work to do before it asks for the result; without, the step may be
-        computed before this returns. A step that raised may be executed again.
+        computed before this returns. A step that raised may be executed again, unless the model keeps states. A
+        sequence's state is empty before its row at position 0.
         """
         ...
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypedDict, cast, get_args
 from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, check_kv_type
-from twofold.core.model import ModelSpec
+from twofold.core.model import ModelSpec, State
 from twofold.core.params import (
     MAX_SEED,
     check_choice,
@@ -339,9 +339,16 @@ def resolve(
     if draft is not None:
         check_kv_type(draft, options.kv_type)
     demand = KVDemand(spec, options.kv_layout(spec, draft), options.max_num_batched_tokens, chunk)
+    if options.kv_store is not None and demand.state_bytes(spec.context_length):
+        raise ParameterError(
+            f"{spec.name} has layers that keep a state, so its prefixes are not cached: a KV store would stay empty.",
+            param="kv_store",
+            hint="Remove kv_store.",
+        )
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), max(0, free_memory - weights))
-    context = largest_context(demand, longest, memory)
+    states = (options.max_num_seqs - 1) * demand.state_bytes(longest)
+    context = largest_context(demand, longest, memory - states)
     if context < 2 or (options.max_model_len is not None and context < longest):
         if options.kv_cache_memory_bytes is None and weights >= free_memory:
             raise no_room_for_weights(weights, free_memory, "Use a smaller model, or free memory.")
@@ -371,7 +378,14 @@ def no_room_for_weights(weights: int, memory: int, hint: str) -> ResourceError:
 def check_draft(spec: ModelSpec, context: int) -> None:
     """Raises ParameterError if no draft model can propose tokens for a model: its keys and values are in the blocks of
     layers without a window."""
-    if spec.kv_groups(context)[0].window is not None:
+    groups = spec.kv_groups(context)
+    if isinstance(groups[-1].kind, State):
+        raise ParameterError(
+            "A draft model needs a target whose layers keep no states: rejected drafts could not be taken back.",
+            param="speculative_config",
+            hint="Use the method off.",
+        )
+    if groups[0].window is not None:
         raise ParameterError(
             "A draft model needs a target with a layer that attends to the whole context; all layers have windows.",
             param="speculative_config",
@@ -432,7 +446,12 @@ class KVDemand:
 
     def sequence_bytes(self, context: int) -> int:
         """Bytes of one sequence of ``context`` tokens."""
-        return sum(self.blocks(window, context) * size for window, size in self.layout.window_bytes(context).items())
+        blocks = sum(self.blocks(window, context) * size for window, size in self.layout.window_bytes(context).items())
+        return blocks + self.state_bytes(context)
+
+    def state_bytes(self, context: int) -> int:
+        """Bytes of the states of one sequence."""
+        return sum(self.layout.block_bytes(g) for g in self.spec.kv_groups(context) if isinstance(g.kind, State))
 
 
 def largest_context(demand: KVDemand, longest: int, memory: int) -> int:
@@ -451,7 +470,8 @@ def largest_context(demand: KVDemand, longest: int, memory: int) -> int:
 def share_out(
     demand: KVDemand, context: int, memory: int, swap: int, sequences: int, *, keeps_prefixes: bool
 ) -> tuple[GroupSize, ...]:
-    """Blocks of each group in ``memory`` bytes, and its host slots in ``swap`` bytes.
+    """Blocks of each group in ``memory`` bytes, and its host slots in ``swap`` bytes. Groups of states get one for each
+    sequence.
 
     Groups with the same window get equally many, since sequences hold equally many. Those with narrower windows than
     the first get what ``sequences`` sequences need at most. Without ``keeps_prefixes`` the first gets no more than that
@@ -460,7 +480,8 @@ def share_out(
     sizes = demand.layout.window_bytes(context)
     least = {window: demand.blocks(window, context) for window in sizes}
     blocks = dict(least)
-    spare = memory - sum(least[window] * size for window, size in sizes.items())
+    states = sequences * demand.state_bytes(context)
+    spare = memory - states - sum(least[window] * size for window, size in sizes.items())
     widest, *narrow = sizes
     for window in narrow:
         allowed = int(memory * WINDOW_SHARE / len(narrow)) // sizes[window]
@@ -470,6 +491,10 @@ def share_out(
     blocks[widest] += spare // sizes[widest]
     most = max(MAX_BLOCKS, least[widest]) if keeps_prefixes else least[widest] * sequences
     blocks[widest] = min(blocks[widest], most)
-    total = sum(blocks[window] * size for window, size in sizes.items())
-    counts = [(group.window, blocks[group.window]) for group in demand.spec.kv_groups(context)]
-    return tuple(GroupSize(window, count, count * swap // total) for window, count in counts)
+    total = states + sum(blocks[window] * size for window, size in sizes.items())
+    found = []
+    for group in demand.spec.kv_groups(context):
+        state = isinstance(group.kind, State)
+        count = sequences if state else blocks[group.window]
+        found.append(GroupSize(group.window, count, count * swap // total, state))
+    return tuple(found)

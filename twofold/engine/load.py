@@ -208,8 +208,8 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
 
 def _speculation(loaded: LoadedModel, limits: StepLimits, step_time: StepTimeModel) -> list[StepFeature]:
     config, draft, model = loaded.config.options.speculation, loaded.config.draft, None
-    if config.method == "off":
-        return []
+    if config.method == "off" or any(group.state for group in loaded.config.kv_groups):
+        return []  # a state that has seen a rejected draft would have to be kept from before
     if draft is not None:
         size = loaded.config.options.block_size
         model = ModelDrafts(

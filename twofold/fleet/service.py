@@ -165,14 +165,16 @@ def facts(loaded: LoadedModel) -> EngineFacts:
     """What does not change in the engine of a loaded model."""
     config = loaded.config
     options, layout = config.options, config.options.kv_layout(loaded.spec, config.draft)
-    sizes = zip(loaded.spec.kv_groups(config.context), config.kv_groups, strict=True)
+    groups = zip(loaded.spec.kv_groups(config.context), config.kv_groups, strict=True)
     return EngineFacts(
         slots=config.limits.sequences,
         rows=min(config.limits.rows, loaded.runner.max_rows),
         block_size=options.block_size,
         budget="live" if options.token_budget == "live" else "fixed",
         tpot_target_s=options.tpot_target_s if options.token_budget == "live" else None,
-        groups=tuple(GroupFacts(size.window, size.blocks, layout.block_bytes(group)) for group, size in sizes),
+        groups=tuple(
+            GroupFacts(size.window, size.blocks, layout.block_bytes(group)) for group, size in groups if not size.state
+        ),
         attention_chunk=config.attention_chunk,
         step_basis=loaded.basis,
     )

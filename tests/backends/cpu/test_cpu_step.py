@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,16 @@ from tests.backends.cpu.conftest import ISAS
 from tests.backends.cpu.test_cpu_program import ALL_KINDS, SIZES, batch_of
 from tests.support.cpu import cpu_model
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.base import LoadableModel
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.model import CpuModel
+from twofold.backends.reference import ReferenceBackend
 from twofold.core.errors import UnsupportedModelError
+from twofold.core.model import Attention, LatentAttention, RecurrentAttention
+from twofold.formats.base import open_model
+from twofold.models.decoder import forward
 from twofold.models.ops import Batch
+from twofold.models.read import read_model
 
 Make = Callable[[TinyOptions], TinyModel]
 Compilers = Callable[[str], Compiler]
@@ -69,6 +76,31 @@ def test_sizes_that_vectors_do_not_divide_are_refused(
         cpu_model(tiny.path, compiler_for(ISAS[0]), SIZES),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("attention", "kept"),
+    [
+        (RecurrentAttention(4, 2, 16, 16, 4), "a state"),
+        (LatentAttention(4, None, 32, 16, 16, 16), "latent vectors"),
+    ],
+)
+def test_layers_that_keep_something_else_are_refused(
+    attention: Attention, kept: str, tiny_gguf: Make, compiler_for: Compilers
+) -> None:
+    with open_model(tiny_gguf(TinyOptions()).path) as file:
+        spec, weights = read_model(file)
+        layers = (spec.layers[0], replace(spec.layers[1], attention=attention))
+        source = LoadableModel(file, replace(spec, layers=layers), weights)
+        for load in (
+            lambda: CpuModel(
+                source, lambda ops: forward(ops, source.spec, source.weights), compiler_for(ISAS[0]), SIZES, 1
+            ),
+            lambda: ReferenceBackend().load(source, SIZES, lambda: None),
+        ):
+            with pytest.raises(UnsupportedModelError, match=f"Layer 1 keeps {kept} of a sequence") as caught:
+                load()
+            assert caught.value.hint
 
 
 def test_no_logits_are_an_empty_array(model: CpuModel) -> None:

@@ -60,6 +60,8 @@ def _done(random: Random, twin: Twin, event: str, text: Text) -> bool:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ten_thousand_events(layout: str, caching: bool) -> None:
     random, twin = Random(layout), Twin(LAYOUTS[layout], caching)
+    caching = twin.manager.prefix_caching
+    assert not (caching and twin.manager.states), "prefixes are shared without their states"
     seen: Counter[str] = Counter()
     for number in range(EVENTS if caching else EVENTS // 5):
         seen[random_event(random, twin)] += 1
@@ -76,7 +78,7 @@ def test_ten_thousand_events(layout: str, caching: bool) -> None:
     twin.pass_time(1_000)
     twin.check()
     assert not any((*twin.manager.held, *twin.manager.pinned))
-    assert twin.manager.free_slots == tuple(size.host_slots for size in twin.groups)
+    assert twin.manager.free_slots == tuple(size.host_slots for size in twin.paged)
 
 
 class Machine(RuleBasedStateMachine):

@@ -22,7 +22,15 @@ MIXED = (GroupSize(None, 28, 20), GroupSize(10, 16, 12))
 TWICE = (GroupSize(None, 24, 16), GroupSize(None, 24, 16), GroupSize(10, 16, 12))
 WINDOWS = (GroupSize(21, 20, 20), GroupSize(10, 16, 12))
 TINY_WINDOWS = (GroupSize(3, 10, 8), GroupSize(1, 8, 6))
-LAYOUTS = {"full": FULL, "mixed": MIXED, "twice": TWICE, "windows": WINDOWS, "tiny windows": TINY_WINDOWS}
+STATES = (*MIXED, GroupSize(None, 7, 3, state=True), GroupSize(None, 7, 2, state=True))
+LAYOUTS = {
+    "full": FULL,
+    "mixed": MIXED,
+    "twice": TWICE,
+    "states": STATES,
+    "windows": WINDOWS,
+    "tiny windows": TINY_WINDOWS,
+}
 
 
 @dataclass(eq=False)
@@ -62,6 +70,7 @@ class Twin:
     slots: dict[Place, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.paged = [group for group in self.groups if not group.state]
         self.manager = BlockManager(self.groups, BLOCK, prefix_caching=self.caching, chunk=CHUNK)
 
     def running(self) -> list[Text]:
@@ -94,7 +103,9 @@ class Twin:
             for position in range(start, end):
                 contents = self.blocks.setdefault((group, table[position // BLOCK]), [0] * BLOCK)
                 contents[position % BLOCK] = text.value(position)
-        text.computed = end
+        for state in self._states(tables):
+            self.blocks[state] = [text.value(end - 1)]
+        tables.reached = text.computed = end
         self.look()
         self.manager.publish(tables, text.tokens, end, self.now)
         if end == len(text.tokens):
@@ -106,8 +117,8 @@ class Twin:
         """Forks ``back`` tokens before what is computed, or there if windows have passed that place."""
         assert text.tables is not None
         before, computed = self.state(), max(0, text.computed - back)
-        reads = [self._first(size, computed) // BLOCK for size in self.groups]
-        if any(first > read for first, read in zip(text.tables.first, reads, strict=True)):
+        reads = [self._first(size, computed) // BLOCK for size in self.paged]
+        if self.manager.states or any(first > read for first, read in zip(text.tables.first, reads, strict=True)):
             computed = text.computed
         tables = self.manager.fork(text.tables, computed, self.now)
         if tables is None:
@@ -162,7 +173,9 @@ class Twin:
     def state(self) -> tuple[object, ...]:
         """What a call that fails must leave as it was."""
         manager = self.manager
-        tables = [tuple(map(tuple, text.tables.blocks)) for text in self.running() if text.tables is not None]
+        tables = [
+            (*map(tuple, text.tables.blocks), *text.tables.states) for text in self.running() if text.tables is not None
+        ]
         return manager.free, manager.cached, manager.held, manager.pinned, manager.free_slots, tables
 
     def move(self) -> None:
@@ -174,7 +187,9 @@ class Twin:
         """Every running sequence finds in its tables what its next row reads."""
         for text in self.running():
             assert text.tables is not None
-            for group, (size, table) in enumerate(zip(self.groups, text.tables.blocks, strict=True)):
+            for state in self._states(text.tables) if text.computed else ():
+                assert self.blocks[state] == [text.value(text.computed - 1)], "a state is another one"
+            for group, (size, table) in enumerate(zip(self.paged, text.tables.blocks, strict=True)):
                 for position in range(self._first(size, text.computed), text.computed):
                     contents = self.blocks[group, table[position // BLOCK]]
                     assert contents[position % BLOCK] == text.value(position), "a block holds something else"
@@ -184,10 +199,13 @@ class Twin:
         """All laws of the manager, and that what is pinned is found."""
         manager = self.manager
         manager.check()
-        for size, free, cached, held in zip(self.groups, manager.free, manager.cached, manager.held, strict=True):
+        for size, free, cached, held in zip(self.paged, manager.free, manager.cached, manager.held, strict=True):
             assert free + cached + held == size.blocks
         for pin in self.pins:
             assert manager.matched(pin.tokens + array("i", [99]), pin.salt) >= len(pin.tokens), "a pin was broken"
+
+    def _states(self, tables: BlockTables) -> list[Place]:
+        return list(enumerate(tables.states, len(self.paged)))
 
     def _first(self, size: GroupSize, row: int) -> int:
         """The first position that attention reads for a row."""

@@ -11,11 +11,13 @@ from twofold.engine.scheduler.sequence import Sequence
 class BlockMemory:
     """Does a plan's moves and writes its rows; asserts that every row finds what it reads.
 
-    ``windows`` are those of the groups, None for one that sees all.
+    ``windows`` are those of the groups, None for one that sees all. With ``states`` a last group has a state for each
+    sequence: the trace of the tokens that it has seen.
     """
 
-    def __init__(self, windows: Row[int | None], block_size: int) -> None:
+    def __init__(self, windows: Row[int | None], block_size: int, *, states: bool = False) -> None:
         self._windows = windows
+        self._states = states
         self._block_size = block_size
         self._blocks: dict[tuple[int, int], dict[int, int]] = {}
         self._host: dict[tuple[int, int], dict[int, int]] = {}
@@ -39,19 +41,27 @@ class BlockMemory:
     def _change(self, step: SequenceStep) -> None:
         """Keeps block tables as a runner does: what changed is all that it is sent."""
         if step.begin is not None:
-            self._tables[step.sequence_id] = [[] for _ in self._windows]
+            self._tables[step.sequence_id] = [[] for _ in range(len(self._windows) + self._states)]
         for change in step.changes:
             self._tables[step.sequence_id][change.group][change.first :] = change.blocks
 
     def _write(self, step: SequenceStep, traces: list[int]) -> None:
+        tables = self._tables[step.sequence_id]
+        if self._states:
+            (slot,) = tables[-1]
+            state = len(self._windows), slot
+            if step.start:
+                assert self._blocks[state] == {0: traces[step.start - 1]}, "a state has seen other tokens"
+            self._blocks[state] = {0: traces[-1]}
         for position in range(step.start, step.start + len(step.tokens)):
-            for group, table in enumerate(self._tables[step.sequence_id]):
+            for group, table in enumerate(tables[: len(self._windows)]):
                 block = self._blocks.setdefault((group, table[position // self._block_size]), {})
                 block[position % self._block_size] = traces[position]
 
     def _read(self, step: SequenceStep, traces: list[int]) -> None:
         last = step.start + len(step.tokens) - 1
-        for group, (table, window) in enumerate(zip(self._tables[step.sequence_id], self._windows, strict=True)):
+        tables = self._tables[step.sequence_id][: len(self._windows)]
+        for group, (table, window) in enumerate(zip(tables, self._windows, strict=True)):
             first = 0 if window is None else max(step.start - window + 1, 0)
             for position in range(first, last + 1):
                 block = self._blocks[group, table[position // self._block_size]]

@@ -67,11 +67,15 @@ def make_sequence(
     )
 
 
-def make_manager(blocks: int = 32, *, host: int = 0, window: int | None = None, caching: bool = True) -> BlockManager:
-    """Blocks of 4 positions; with ``window`` a second group that sees so far."""
+def make_manager(
+    blocks: int = 32, *, host: int = 0, window: int | None = None, caching: bool = True, states: int = 0
+) -> BlockManager:
+    """Blocks of 4 positions; with ``window`` a second group that sees so far; and ``states``."""
     groups = [GroupSize(None, blocks, host)]
     if window is not None:
         groups.append(GroupSize(window, blocks, host))
+    if states:
+        groups.append(GroupSize(None, states, host // 4, state=True))
     return BlockManager(groups, 4, prefix_caching=caching, chunk=4)
 
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.engine.scheduler.lane_reader import LaneReader
 from tests.engine.scheduler.memory import BlockMemory
-from tests.engine.scheduler.mock import END, answer_plan, make_scheduler, make_sequence
+from tests.engine.scheduler.mock import END, answer_plan, make_manager, make_scheduler, make_sequence
 from tests.support.basis import BASIS
 from twofold.core.request import CachePin, RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, Pooling, StepPlan, TokenEvent
@@ -28,7 +28,7 @@ WATCHED_FROM = 5
 class Traffic:
     """A scheduler, its requests and its events; every turn is checked."""
 
-    def __init__(self, limits: StepLimits, blocks: int, host: int, window: int | None) -> None:
+    def __init__(self, limits: StepLimits, blocks: int, host: int, window: int | None, *, states: bool = False) -> None:
         self.limits = limits
         self.most = blocks * BLOCK
         model = StepTimeModel(BASIS)
@@ -36,14 +36,12 @@ class Traffic:
             limits.sequences,
             limits.rows,
             limits.logit_rows,
-            blocks,
-            host=host,
-            window=window,
+            manager=make_manager(blocks, host=host, window=window, states=limits.sequences * states),
             model=model,
             budget=LiveBudget(model, 0.02),
             ageing_s=1.0,
         )
-        self.memory = BlockMemory((None,) if window is None else (None, window), BLOCK)
+        self.memory = BlockMemory((None,) if window is None else (None, window), BLOCK, states=states)
         self.sequences: dict[int, Sequence] = {}
         self.told: dict[int, list[int]] = {}
         self.scored: dict[int, int] = {}
@@ -174,9 +172,12 @@ class TrafficMachine(RuleBasedStateMachine):
         blocks=st.integers(10, 24),
         host=st.sampled_from([0, 4, 30]),
         window=st.sampled_from([None, None, 6]),
+        states=st.booleans(),
     )
-    def start(self, sequences: int, rows: int, logit_rows: int, blocks: int, host: int, window: int | None) -> None:
-        self.traffic = Traffic(StepLimits(sequences, rows, logit_rows), blocks, host, window)
+    def start(
+        self, sequences: int, rows: int, logit_rows: int, blocks: int, host: int, window: int | None, states: bool
+    ) -> None:
+        self.traffic = Traffic(StepLimits(sequences, rows, logit_rows), blocks, host, window, states=states)
 
     @rule(
         common=st.integers(0, 24),
@@ -342,11 +343,13 @@ def _go_on(rng: random.Random, traffic: Traffic, beam: Sequence) -> None:
     beam.extend(1)
 
 
+@pytest.mark.parametrize("states", [False, True], ids=["paged", "states"])
 @pytest.mark.parametrize("seed", range(5))
-def test_two_thousand_events_on_few_blocks(seed: int) -> None:
+def test_two_thousand_events_on_few_blocks(seed: int, states: bool) -> None:
     rng = random.Random(seed + 10)
     window = 6 if seed % 2 else None
-    traffic = Traffic(StepLimits(5, 24, 6), blocks=20, host=[0, 0, 0, 12, 12][seed], window=window)
+    host = [0, 0, 0, 12, 12][seed]
+    traffic = Traffic(StepLimits(5, 24, 6), blocks=20, host=host, window=window, states=states)
     for event in range(2000):
         _random_event(rng, traffic)
         if event % 4 == 0:

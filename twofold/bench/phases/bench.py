@@ -379,4 +379,5 @@ class PhaseBench:
         return all(
             case.batch * demand.blocks(size.window, tokens) + demand.blocks(size.window, others) <= size.blocks
             for size in config.kv_groups
+            if not size.state
         )

@@ -7,7 +7,7 @@ import sys
 from array import array
 from dataclasses import dataclass
 
-from twofold.core.step import TableChange
+from twofold.core.step import NO_TOKENS, IntArray, TableChange
 from twofold.engine.kv.radix import RadixNode
 
 NEVER = sys.maxsize
@@ -62,13 +62,19 @@ class BlockTables:
     room       number of positions that have a block
     slides     the position of the first row with which a window passes a block
     sent       for each group the number of entries that ``take_changes`` has returned; None before its first call
+    states     the slot of its state in each State group, whose block tables have this one entry
+    reached    number of tokens that its states have seen, if it has any
     due        number of computed tokens from which on there is a block to publish
     """
 
-    __slots__ = ("blocks", "cached", "due", "first", "published", "room", "salt", "sent", "slides", "tip")
+    __slots__ = (
+        "blocks", "cached", "due", "first", "published", "reached", "room", "salt", "sent", "slides", "states", "tip",
+    )  # fmt: skip
 
-    def __init__(self, salt: str, groups: int) -> None:
+    def __init__(self, salt: str, groups: int, states: IntArray = NO_TOKENS) -> None:
         self.salt = salt
+        self.states = states
+        self.reached = 0
         self.blocks = tuple(array("i") for _ in range(groups))
         self.first = [0] * groups
         self.cached = 0
@@ -88,10 +94,11 @@ class BlockTables:
 
     def take_changes(self) -> tuple[TableChange, ...]:
         """The changes of the tables since the last call; the first call returns all entries."""
-        sent = self.sent
+        sent, changes = self.sent, tuple[TableChange, ...]()
         if sent is None:
             sent = self.sent = [0] * len(self.blocks)
-        changes: tuple[TableChange, ...] = ()
+            states = enumerate(self.states, len(self.blocks))
+            changes = tuple(TableChange(group, 0, array("i", [slot])) for group, slot in states)
         for group, table in enumerate(self.blocks):
             if sent[group] < len(table):
                 changes += (TableChange(group, sent[group], table[sent[group] :]),)
@@ -107,8 +114,9 @@ class BlockTables:
 class Swapped:
     """A sequence whose blocks wait in host memory.
 
-    ``slots`` are for each group the host slots of its blocks from number ``first`` on. ``text`` are the tokens, as
-    bytes, of the blocks that were in the prefix tree: blocks that are still there need not be copied back.
+    ``slots`` are for each group the host slots of its blocks from number ``first`` on, ``states`` those of its states.
+    ``text`` are the tokens, as bytes, of the blocks that were in the prefix tree: blocks that are still there need not
+    be copied back.
     """
 
     salt: str
@@ -116,6 +124,8 @@ class Swapped:
     cached: int
     first: tuple[int, ...]
     slots: tuple[array[int], ...]
+    states: IntArray
+    reached: int
 
     @property
     def blocks(self) -> int:

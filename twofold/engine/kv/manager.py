@@ -31,16 +31,19 @@ from twofold.engine.kv.names import BlockJournal, BlockKeys
 from twofold.engine.kv.pins import CacheCounters, PinBoard
 from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, Root, after_hole, path_to
+from twofold.engine.kv.states import StateSlots
 from twofold.engine.kv.tree import PrefixTree
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """The blocks of the layers that see ``window`` positions (None: all), and their slots in host memory."""
+    """The blocks of the layers that see ``window`` positions (None: all), and their slots in host memory. With
+    ``state``: the states of the layers that keep one for each sequence."""
 
     window: int | None
     blocks: int
     host_slots: int = 0
+    state: bool = False
 
 
 class BlockTableAllocator:
@@ -51,9 +54,16 @@ class BlockTableAllocator:
     """
 
     def __init__(
-        self, pools: Sequence[BlockPool], windows: Sequence[AttentionWindow], tree: PrefixTree, *, caching: bool
+        self,
+        pools: Sequence[BlockPool],
+        windows: Sequence[AttentionWindow],
+        tree: PrefixTree,
+        states: StateSlots,
+        *,
+        caching: bool,
     ) -> None:
         self._pools = pools
+        self._states = states
         self._windows = windows
         self._tree = tree
         self._caching = caching
@@ -63,13 +73,14 @@ class BlockTableAllocator:
 
     def begin(self, salt: str) -> BlockTables:
         """Empty block tables."""
-        tables = BlockTables(salt, len(self._pools))
+        tables = BlockTables(salt, len(self._pools), self._states.take())
         self.open.add(tables)
         return tables
 
     def end(self, tables: BlockTables) -> None:
         """Releases everything, the last block first."""
         self.open.remove(tables)
+        self._states.release(tables.states)
         for group, pool in enumerate(self._pools):
             pool.release(reversed(tables.own(group)))
         tables.blocks, tables.tip = tuple(array("i") for _ in self._pools), None
@@ -168,6 +179,10 @@ class BlockTableAllocator:
             if tables.sent is not None:
                 tables.sent[group] = min(tables.sent[group], first)
 
+    def move_states(self, kind: MoveKind, sources: array[int], targets: array[int]) -> None:
+        """Records moves of the states of one sequence."""
+        self.moves += self._states.moves(kind, sources, targets)
+
     def move(self, kind: MoveKind, group: int, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Records moves of contents."""
         pairs = zip(sources, targets, strict=True)
@@ -188,7 +203,7 @@ class BlockTableAllocator:
 
 
 class BlockManager:
-    """The blocks of a model's KV groups, those without a window first.
+    """The blocks of a model's KV groups, those without a window first, and the ``states`` of State groups, the last.
 
     ``pinned_share`` of each group's blocks may be pinned. Attention reads positions in chunks of ``chunk``. Every call
     with a time first ends the pins that have expired. ``windows`` are the attention windows of the groups.
@@ -203,17 +218,24 @@ class BlockManager:
         pinned_share: float = 0.5,
         chunk: int = 1,
     ) -> None:
-        if not groups or any(b.window is None and a.window is not None for a, b in pairwise(groups)):
-            raise ValueError("there must be a KV group, and those without a window are the first")
+        paged = [group for group in groups if not group.state]
+        own = groups[len(paged) :]
+        if not paged or any(b.window is None and a.window is not None for a, b in pairwise(paged)):
+            raise ValueError("there must be a KV group with blocks, and those without a window are the first")
+        if not all(group.state for group in own):
+            raise ValueError("groups of states are the last")
         self.block_size = block_size
-        self.prefix_caching = prefix_caching
+        self.prefix_caching = prefix_caching and not own  # a state after a shared prefix would have to be kept, too
         self.counters = CacheCounters()
-        self._pools = [BlockPool(group.blocks, block_size) for group in groups]
-        self._slots = [SlotPool(group.host_slots) for group in groups]
-        self.windows = [AttentionWindow(group.window, chunk, block_size) for group in groups]
+        self.states = StateSlots([size.blocks for size in own], [size.host_slots for size in own], len(paged))
+        self._pools = [BlockPool(group.blocks, block_size) for group in paged]
+        self._slots = [SlotPool(group.host_slots) for group in paged]
+        self.windows = [AttentionWindow(group.window, chunk, block_size) for group in paged]
         self._tree = PrefixTree(self._pools, self.windows, self.counters)
         self._pins = PinBoard(self._pools, pinned_share, self.counters)
-        self._allocator = BlockTableAllocator(self._pools, self.windows, self._tree, caching=prefix_caching)
+        self._allocator = BlockTableAllocator(
+            self._pools, self.windows, self._tree, self.states, caching=self.prefix_caching
+        )
         self._swapped: set[Swapped] = set()
 
     @property
@@ -336,9 +358,7 @@ class BlockManager:
         The first sequence may have computed more, as long as no window has passed a block that the row at ``computed``
         reads. Whole blocks are shared, a partial last one is copied. None, with nothing changed, if there are too few.
         """
-        assert all(map(le, tables.first, (window.first(computed) for window in self.windows))), (
-            "a window has passed that place"
-        )
+        assert self.has_all(tables, computed), "a window has passed that place, or a state has gone on"
         self._pins.expire(now)
         whole, rest = divmod(computed, self.block_size)
         if rest and not all(self.obtainable()):
@@ -347,6 +367,8 @@ class BlockManager:
         other.cached = computed
         other.published = min(tables.published, whole)
         other.tip = tables.place()
+        other.reached = tables.reached
+        self._allocator.move_states(MoveKind.COPY, tables.states, other.states)
         for group, table in enumerate(tables.blocks):
             first = max(tables.first[group], self.windows[group].first(computed, other.published))
             self._allocator.share(other, group, table[:whole], first)
@@ -356,6 +378,13 @@ class BlockManager:
             self._allocator.copy(other, [table[whole] for table in tables.blocks])
         self._allocator.measure(other)
         return other
+
+    def has_all(self, tables: BlockTables, computed: int) -> bool:
+        """Whether the tables have all that a row at ``computed`` reads: windows may have passed some blocks, and states
+        may have seen other tokens."""
+        return (not self.states or tables.reached == computed) and all(
+            map(le, tables.first, (window.first(computed) for window in self.windows))
+        )
 
     def close(self, tables: BlockTables, now: float) -> None:
         """Releases all blocks of a sequence. Published ones stay cached until they are needed elsewhere."""
@@ -390,8 +419,11 @@ class BlockManager:
         """Tables that hold, for each group from block ``firsts`` on, the first ``keep`` blocks of a text, which are in
         the tree, and new blocks up to ``end``, which the caller fills before it publishes them.
 
-        None, with nothing changed, if there are too few blocks, or fewer than the share ``spare`` would be left.
+        None, with nothing changed, if there are too few blocks, or fewer than the share ``spare`` would be left, or if
+        sequences have states, without which a prefix is of no use.
         """
+        if self.states:
+            return None
         self._pins.expire(now)
         path = self._tree.follow(salt, text[: keep * self.block_size].tobytes())
         assert path.whole == keep, "the tree has lost blocks"
@@ -433,13 +465,17 @@ class BlockManager:
         """Moves a sequence's blocks to host memory and closes its tables. None, with nothing changed, if there are too
         few slots."""
         own = [tables.own(group) for group in range(len(self._pools))]
-        if any(len(blocks) > slots.free for blocks, slots in zip(own, self._slots, strict=True)):
+        if not self.states.swaps or any(
+            len(blocks) > slots.free for blocks, slots in zip(own, self._slots, strict=True)
+        ):
             return None
         taken = tuple(slots.take(len(blocks)) for blocks, slots in zip(own, self._slots, strict=True))
         for group, (blocks, targets) in enumerate(zip(own, taken, strict=True)):
             self._allocator.move(MoveKind.OUT, group, blocks, targets)
+        states = self.states.take(host=True)
+        self._allocator.move_states(MoveKind.OUT, tables.states, states)
         text = path_to(tables.place(), tables.published).text(self.block_size)
-        swapped = Swapped(tables.salt, text, tables.cached, tuple(tables.first), taken)
+        swapped = Swapped(tables.salt, text, tables.cached, tuple(tables.first), taken, states, tables.reached)
         self._swapped.add(swapped)
         self._allocator.end(tables)
         return swapped
@@ -455,7 +491,8 @@ class BlockManager:
         if any(self._lacks(group, swapped, blocks, end) for group, blocks in enumerate(found)):
             return None
         tables = self._allocator.begin(swapped.salt)
-        tables.cached = swapped.cached
+        tables.cached, tables.reached = swapped.cached, swapped.reached
+        self._allocator.move_states(MoveKind.IN, swapped.states, tables.states)
         self._allocator.restore(tables, swapped.first, found, swapped.slots)
         self.drop(swapped)
         self._allocator.extend(tables, end)
@@ -466,6 +503,7 @@ class BlockManager:
     def drop(self, swapped: Swapped) -> None:
         """Frees the host slots of a swapped sequence."""
         self._swapped.remove(swapped)
+        self.states.release(swapped.states, host=True)
         for slots, taken in zip(self._slots, swapped.slots, strict=True):
             slots.release(taken)
 
@@ -498,6 +536,8 @@ class BlockManager:
         self._pins.check()
         self._tree.check()
         self._allocator.check()
+        states = [tables.states for tables in self._allocator.open]
+        self.states.check(states, [swapped.states for swapped in self._swapped])
         for group, slots in enumerate(self._slots):
             slots.check(slot for swapped in self._swapped for slot in swapped.slots[group])
 

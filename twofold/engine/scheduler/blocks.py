@@ -7,14 +7,14 @@ preempted when they run out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import accumulate
 from operator import le, sub
 from typing import Final
 
 from twofold.core.record import HeldPin
 from twofold.core.request import STORED_TTL, CachePin, RequestOptions
-from twofold.core.step import StepOutcome, StepPlan
+from twofold.core.step import SequenceStep, StepOutcome, StepPlan
 from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.pool import blocks_for
@@ -74,6 +74,19 @@ class SequenceBlocks:
         self._admit(sequence, tables, computed)
         return True
 
+    def lost(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Those whose states have seen other tokens than they have computed: they must start again."""
+        if not self._manager.states:
+            return []
+        return [each for each in sequences if each.tables is not None and each.tables.reached != each.computed]
+
+    def issue(self, steps: Iterable[SequenceStep], running: Mapping[int, Sequence]) -> None:
+        """Notes that these steps will show their tokens to states."""
+        for step in steps if self._manager.states else ():
+            tables = running[step.sequence_id].tables
+            assert tables is not None, "only a running sequence is in a step"
+            tables.reached = step.end
+
     def grow(self, sequence: Sequence, rows: int, now: float) -> bool:
         """Takes blocks for its next ``rows`` rows; False, with nothing changed, if there are too few."""
         assert sequence.tables is not None, "only a running sequence grows"
@@ -94,9 +107,10 @@ class SequenceBlocks:
         sequence.preempt()
 
     def swap_out(self, sequence: Sequence) -> bool:
-        """Moves a running sequence's blocks to the host; False, with nothing changed, if there is no room."""
+        """Moves a running sequence's blocks to the host; False, with nothing changed, if there is no room, or if its
+        states have seen rows that are not counted."""
         assert sequence.tables is not None, "only a running sequence has blocks to swap"
-        swapped = self._manager.swap_out(sequence.tables)
+        swapped = None if self.lost((sequence,)) else self._manager.swap_out(sequence.tables)
         if swapped is None:
             return False
         self._pins.pop(sequence.sequence_id, None)
@@ -174,10 +188,8 @@ class SequenceBlocks:
         return 0
 
     def _has_all(self, tables: BlockTables, computed: int) -> bool:
-        """Whether the tables still have all blocks that a row at ``computed`` reads: windows may have passed some."""
-        return computed >= 1 and all(
-            map(le, tables.first, (window.first(computed) for window in self._manager.windows))
-        )
+        """Whether there is something to share: ``BlockManager.has_all``."""
+        return computed >= 1 and self._manager.has_all(tables, computed)
 
     def _close(self, sequence: Sequence, now: float) -> None:
         assert sequence.tables is not None, "only a running sequence has blocks"

@@ -174,6 +174,8 @@ class Scheduler:
         """The next step; empty when there is nothing to do."""
         step, before = StepBuilder(self.limits), self.preemptions
         self._unpark()
+        for sequence in self._blocks.lost(self._running.values()):
+            self._preempt(step, sequence, now)
         running = self._running.values()
         decoding = [sequence for sequence in running if sequence.decodes and not (sequence.resting or sequence.waits)]
         prompts = [sequence for sequence in running if not sequence.decodes]
@@ -200,6 +202,7 @@ class Scheduler:
             ended, self._ended = tuple(self._ended), []
         held = self.waiting - len(self.queue) - len(self._parked) - len(self._groups)  # by features
         steps, held_by = tuple(step.steps.values()), step.held_by(running, len(self.queue), held)
+        self._blocks.issue(steps, self._running)
         work, budget = step.shape[2:], pace.allowed(step) if self.lanes.watched else None
         return StepPlan(steps, moves, ended, predicted, step.decode_rows, step.constraints, *work, held_by, budget)
 

@@ -30,7 +30,7 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
     used = config.options
     live = used.token_budget == "live"
     setting = EngineSetting(  # without host slots: no sequence is swapped
-        tuple(dict.fromkeys(GroupSize(group.window, group.blocks) for group in config.kv_groups)),
+        tuple(dict.fromkeys(GroupSize(each.window, each.blocks) for each in config.kv_groups if not each.state)),
         sequences=config.limits.sequences,
         rows=config.limits.rows,
         block_size=used.block_size,
