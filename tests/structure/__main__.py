@@ -18,7 +18,7 @@ from tests.server.live import live_server
 from tests.structure.measures import backend_users, import_cycles, loop_drivers, names_defined_twice
 from tests.structure.profiled import Profile
 from tests.structure.sources import package_sources
-from tests.structure.test_sizes import MAX_PACKAGE_LINES, package_lines
+from tests.structure.test_sizes import MAX_PACKAGE_LINES, package_lines, room_table
 from tests.support.tiny import TinyOptions, write_tiny
 from twofold import LLM, SamplingParams
 from twofold.backends.base import BACKENDS
@@ -70,6 +70,7 @@ def static_measures() -> None:
     sources = package_sources()
     twice = names_defined_twice(sources)
     print(f"lines of the package: {package_lines():,} (at most {MAX_PACKAGE_LINES:,})")
+    print(room_table())
     print(f"files of the package: {len(sources):,}")
     print(f"class names defined more than once: {len(twice)}  {' '.join(twice)}")
     print(f"drivers of the loop: {len(loop_drivers(sources))}  {' '.join(loop_drivers(sources))}")

@@ -1,9 +1,12 @@
-"""Limits on the lines of files, functions and the whole package."""
+"""Limits on the lines of files, functions, rooms and the whole package."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -25,9 +28,46 @@ MAX_PACKAGE_LINES = 100_191
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 
+ROOM_BUDGETS: Final[Mapping[str, int]] = {
+    "engine": 14_600,
+    "planner": 13_800,
+    "server": 12_500,
+    "bench": 10_800,
+    "backends": 9_100,
+    "api": 8_400,
+    "fleet": 7_900,
+    "cli": 7_200,
+    "text": 5_400,
+    "core": 4_000,
+    "observe": 3_200,
+    "formats": 2_000,
+    "models": 1_600,
+    "host": 700,
+    "web": 300,
+    "twofold": 200,
+}
+"""Of each folder of the package, rounded up. Lower one after a cleanup. A commit that needs more raises it, and its
+message says what the lines are for."""
+
+
+def room_lines() -> dict[str, int]:
+    """Lines of each folder of the package, comments and blank ones included; files beside them are "twofold"."""
+    found: Counter[str] = Counter()
+    for path in python_files(PACKAGE):
+        inner = path.relative_to(ROOT / PACKAGE).parts
+        found[inner[0] if len(inner) > 1 else PACKAGE] += path.read_text(encoding="utf-8").count("\n")
+    return dict(found)
+
+
 def package_lines() -> int:
     """Lines of the package, comments and blank ones included."""
-    return sum(path.read_text(encoding="utf-8").count("\n") for path in python_files(PACKAGE))
+    return sum(room_lines().values())
+
+
+def room_table() -> str:
+    """A line for each room, the largest first: its lines and its budget."""
+    rooms = sorted(room_lines().items(), key=lambda room: -room[1])
+    return "\n".join(f"  {name:10} {lines:7,} of {ROOM_BUDGETS.get(name, 0):7,}" for name, lines in rooms)
 
 
 FILES = list(python_files("twofold", "tests", "benchmarks"))
@@ -42,6 +82,13 @@ def test_files_and_functions_are_short(path: Path) -> None:
 
 def test_the_package_keeps_its_budget_of_lines() -> None:
     assert package_lines() <= MAX_PACKAGE_LINES, "delete lines, or raise MAX_PACKAGE_LINES and say why in the commit"
+
+
+def test_each_room_keeps_its_budget_of_lines() -> None:
+    lines = room_lines()
+    assert lines.keys() == ROOM_BUDGETS.keys(), "a room that is new, or gone, is one in ROOM_BUDGETS"
+    over = {name: found for name, found in lines.items() if found > ROOM_BUDGETS[name]}
+    assert over == {}, "delete lines, or raise ROOM_BUDGETS and say why in the commit"
 
 
 def test_the_page_is_small() -> None:
