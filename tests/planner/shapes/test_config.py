@@ -11,7 +11,7 @@ import pytest
 
 from tests.planner.shapes.configs import CONFIGS
 from twofold.core.errors import FormatError, ModelNotFoundError, TwofoldError, UnsupportedModelError
-from twofold.core.model import ExpertFFN, Formats, GroupedAttention, RecurrentAttention
+from twofold.core.model import ExpertFFN, Formats, GroupedAttention, Paged, RecurrentAttention
 from twofold.core.values import BF16, FP8, FP8_BLOCK, INT8, NF4, NVFP4, W8A8, ValueFormat
 from twofold.models.config import read_config, read_config_file
 from twofold.planner.count.memory import parameters, weight_bytes
@@ -30,6 +30,18 @@ def test_a_configuration_is_the_model_of_the_table(name: str) -> None:
         (count, layer.attention, layer.ffn, layer.norms) for count, layer in known.runs
     ]
     assert weight_bytes(read) == pytest.approx(weight_bytes(known), rel=1e-3)
+
+
+def test_layers_may_have_heads_of_their_own() -> None:
+    kv_heads, head_dims = [8, 4] * 16, [128] * 31 + [64]
+    layers = read_config({**LLAMA, "num_key_value_heads": kv_heads, "head_dim": head_dims}).layers
+    assert [layer.attention.kept for layer in layers] == [
+        Paged(None, *each) for each in zip(kv_heads, head_dims, strict=True)
+    ]
+    with pytest.raises(FormatError, match=r"'num_key_value_heads' is .* but must be a value for each layer"):
+        read_config({**LLAMA, "num_key_value_heads": kv_heads[:-1]})
+    with pytest.raises(FormatError, match=r"'hidden_size' is .* but must be a whole number"):
+        read_config({**LLAMA, "hidden_size": [4096] * 32})
 
 
 @pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size", "model_type"])
