@@ -75,8 +75,7 @@ class Scheduler:
     ) -> None:
         self.manager, self.store = manager, store
         self.limits, self._budget = limits, budget
-        self.step_time = step_time
-        self._max_waiting = max_waiting
+        self.step_time, self._max_waiting = step_time, max_waiting
         self.queue: WaitingQueue[Sequence] = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
@@ -86,8 +85,7 @@ class Scheduler:
         self.steps = self.preemptions = self.swaps = 0
         self.lanes = Lanes()
         self._blocks = SequenceBlocks(manager, store)
-        self._look_ahead = LookAhead(manager, self._blocks, limits.rows)
-        self._cost = PreemptionCost(manager, step_time)
+        self._look_ahead, self._cost = LookAhead(manager, self._blocks, limits.rows), PreemptionCost(manager, step_time)
         self._waits, self._times, self._groups = WaitTimes(), TimeLimits(), ParallelGroups(self.queue)
         records = WorkRecords(manager, step_time)
         own = records, self._look_ahead, self._cost, self._waits, self._times, self._groups
@@ -197,9 +195,8 @@ class Scheduler:
         moves = self.manager.take_moves()
         for feature in self.features:
             feature.planned(step, moves, now)
-        ended: tuple[int, ...] = ()
-        if step.steps:
-            ended, self._ended = tuple(self._ended), []
+        ended = tuple(self._ended) if step.steps else ()
+        self._ended = self._ended[len(ended) :]
         held = self.waiting - len(self.queue) - len(self._parked) - len(self._groups)  # by features
         steps, held_by = tuple(step.steps.values()), step.held_by(running, len(self.queue), held)
         self._blocks.issue(steps, self._running)
