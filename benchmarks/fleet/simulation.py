@@ -35,12 +35,12 @@ from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
-from twofold.engine.scheduler.forecast import EngineWork
+from twofold.engine.scheduler.forecast import EngineWork, WorkAhead
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.messages import Abort, SetPaused
 from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
-from twofold.fleet.routing.router import Choice, Role, WorkAhead, make_router
+from twofold.fleet.routing.router import Choice, Role, make_router
 from twofold.fleet.streams import MAX_ENDS, RequestStream
 from twofold.planner.simulate.setting import SIMULATED
 

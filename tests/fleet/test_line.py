@@ -16,11 +16,12 @@ from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
+from twofold.engine.scheduler.forecast import WorkAhead
 from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.line import WaitingLine, WaitingRequest
 from twofold.fleet.routing.index import PrefixIndex
-from twofold.fleet.routing.router import Predicted, Role, RoundRobin, WorkAhead
+from twofold.fleet.routing.router import Predicted, Role, RoundRobin
 from twofold.fleet.streams import RequestStream
 
 BLOCK = 16

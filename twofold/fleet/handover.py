@@ -24,10 +24,11 @@ from operator import add
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from twofold.core.params import SamplingParams
+from twofold.engine.scheduler.forecast import predict
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.dispatch import Dispatch, DispatchTarget
 from twofold.fleet.relay import BlockRelay
-from twofold.fleet.routing.router import BlockFetch, Choice, Role, predict
+from twofold.fleet.routing.router import BlockFetch, Choice, Role
 from twofold.fleet.streams import RequestStream
 from twofold.observe.served import FetchedBlocks, ServedHandover
 

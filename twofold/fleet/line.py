@@ -25,19 +25,11 @@ from operator import add, sub
 from typing import Final, Generic, Protocol, TypeVar
 
 from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions, ScoringParams
+from twofold.engine.scheduler.forecast import WorkAhead, predict
 from twofold.engine.scheduler.queue import PROMPT_WEIGHT, Heap, TenantAccount, TenantAccounts, WaitingQueue
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.routing.index import BlockNames, PrefixIndex
-from twofold.fleet.routing.router import (
-    BlockFetch,
-    Choice,
-    Role,
-    RoutedRequest,
-    Router,
-    WorkAhead,
-    known_model,
-    predict,
-)
+from twofold.fleet.routing.router import BlockFetch, Choice, Role, RoutedRequest, Router, known_model
 
 AGEING_S: Final = 10.0
 """Seconds of waiting after which a class is as urgent as the next more urgent one, as in engines."""

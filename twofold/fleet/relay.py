@@ -15,6 +15,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from twofold.core.request import EngineRequest
+from twofold.engine.scheduler.forecast import WorkAhead
 from twofold.fleet.checks import PeerError
 from twofold.fleet.messages import (
     BlockData,
@@ -30,7 +31,7 @@ from twofold.fleet.messages import (
     ToWorker,
 )
 from twofold.fleet.routing.index import windows_of
-from twofold.fleet.routing.router import BlockFetch, Choice, WorkAhead
+from twofold.fleet.routing.router import BlockFetch, Choice
 from twofold.fleet.streams import RequestRoute
 from twofold.observe.served import FetchedBlocks
 

@@ -34,6 +34,7 @@ from twofold.core.request import EngineRequest
 from twofold.core.step_basis import PLAIN
 from twofold.core.tasks import start_task
 from twofold.engine.engine import SAVE_S
+from twofold.engine.scheduler.forecast import WorkAhead
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.link import END_S, Link, NodeLink, WorkerEnd, WorkerLink
 from twofold.fleet.messages import (
@@ -50,7 +51,7 @@ from twofold.fleet.messages import (
     Unloadable,
 )
 from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
-from twofold.fleet.routing.router import Role, WorkAhead
+from twofold.fleet.routing.router import Role
 
 ReplicaState = Literal["loading", "ready", "silent", "failed", "closed"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.support.basis import BASIS, PRIOR
+from twofold.engine.scheduler.forecast import WorkAhead
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.fleet.routing.router import WorkAhead
 
 
 def model(speed: float = 1.0) -> StepTimeModel:

@@ -6,10 +6,9 @@ import pytest
 
 from tests.fleet.routing.replicas import model
 from tests.support.basis import BASIS
-from twofold.engine.scheduler.forecast import EngineWork
+from twofold.engine.scheduler.forecast import EngineWork, predict
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.routing.load import BESIDE, STEPS, ReplicaLoad, SentPrompt
-from twofold.fleet.routing.router import predict
 
 ROWS = 64
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.fleet.routing.replicas import Standing, model
 from tests.planner.simulate.support import linear, setting_with
 from tests.support.basis import BASIS
+from twofold.engine.scheduler.forecast import predict
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.fleet.routing.router import BlockFetch, Choice, Predicted, RoutedRequest, make_router, predict
+from twofold.fleet.routing.router import BlockFetch, Choice, Predicted, RoutedRequest, make_router
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import SimulatedJob

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from twofold.core.step_basis import StepBasis
-from twofold.engine.scheduler.forecast import EngineWork
+from twofold.engine.scheduler.forecast import EngineWork, WorkAhead
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.fleet.routing.router import WorkAhead
 
 STEPS: Final = 2
 """Steps of prompts that are sent ahead: one that runs, and the next one, so that the engine need not wait for it."""

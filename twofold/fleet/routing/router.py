@@ -5,14 +5,9 @@
     longest-match  the most cached tokens of the prompt, unless the replica has too many open requests
     predicted      the least predicted time to the first token
 
-A prediction takes the work of a replica, and how long steps take there by its own step-time model
-(``engine.scheduler.step_time``). With chunks of as many prompt rows as a step has room for beside those that decode:
-
-    TTFT = seconds of one step with all pending rows and the request's own + (steps − 1) · seconds of a decode step
-
-The model is linear, so this sum equals that over the single steps, apart from positions that later chunks read again.
-The request's own rows are those that the replica has no keys and values of. If the request's tier has a target of TPOT,
-only replicas that meet it compete, as long as there is one.
+A prediction (``engine.scheduler.forecast``) takes the work of a replica, and how long steps take there by its own
+step-time model. The request's own rows are those that the replica has no keys and values of. If the request's tier has
+a target of TPOT, only replicas that meet it compete, as long as there is one.
 
 Sending requests to the fullest replica that meets a target of TTFT (the load gradient of PolyServe, arXiv 2507.17769)
 lost: with it 84% of Mooncake's first 1,500 requests, 12 a second, met the objective of docs/fleet.md instead of 94%.
@@ -23,11 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 from twofold.core.errors import ParameterError, did_you_mean
-from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+from twofold.engine.scheduler.forecast import RoutePrediction, WorkAhead, predict
+from twofold.engine.scheduler.step_time import StepTimeModel
 
 Role = Literal["both", "prefill", "decode"]
 """What a replica is for. Prompts go to those that prefill; later, requests may move to those that decode
@@ -52,22 +47,6 @@ class RoutedRequest:
     fetch: Callable[[int, Sequence[int]], BlockFetch | None] | None = None
 
 
-class WorkAhead(NamedTuple):
-    """The work of a replica as it is known at the hub.
-
-    decode     the next step of its generating sequences
-    pending    its prompt rows not computed yet, summed as if they were one step
-    rows       most rows of a step
-    busy_s     seconds until its current step ends
-    """
-
-    decode: StepShape
-    pending: StepShape
-    rows: int
-    step_time: StepTimeModel
-    busy_s: float = 0.0
-
-
 class RoutedReplica(Protocol):
     """A replica in the eyes of a router."""
 
@@ -82,18 +61,6 @@ class RoutedReplica(Protocol):
         ...
 
     def ahead(self) -> WorkAhead: ...
-
-
-class RoutePrediction(NamedTuple):
-    """Seconds that a request would wait for other prompts, compute its own, and take for each later token."""
-
-    queue_s: float
-    prefill_s: float
-    tpot_s: float
-
-    @property
-    def ttft_s(self) -> float:
-        return self.queue_s + self.prefill_s
 
 
 class BlockFetch(NamedTuple):
@@ -241,23 +208,6 @@ def known_model(models: Iterable[StepTimeModel]) -> StepTimeModel:
     return next((model for model in some if model.ready), StepTimeModel.of_weights(some[0].basis))
 
 
-def predict(work: WorkAhead, tokens: int, cached: int, unknown: StepTimeModel | None = None) -> RoutePrediction:
-    """Predicts a prompt of ``tokens`` tokens of which ``cached`` are cached. ``unknown`` predicts for a replica that
-    has not run enough steps."""
-    seconds = work.step_time if work.step_time.ready or unknown is None else unknown
-    decode, pending = work.decode, work.pending
-    chunk = max(1, work.rows - decode.rows)
-    step_s = _seconds(seconds, decode)
-    queue_s = work.busy_s
-    if pending.rows:
-        queue_s += _seconds(seconds, _sum(decode, pending)) + (math.ceil(pending.rows / chunk) - 1) * step_s
-    everything = pending.plus(cached, tokens - cached, 1)
-    steps = math.ceil(everything.rows / chunk)
-    ttft_s = work.busy_s + _seconds(seconds, _sum(decode, everything)) + (steps - 1) * step_s
-    tpot_s = _seconds(seconds, _sum(decode, StepShape(1, 1, tokens + 1, tokens + 1)))
-    return RoutePrediction(queue_s, ttft_s - queue_s, tpot_s)
-
-
 def _after_fetch(work: WorkAhead, tokens: int, fetch: BlockFetch, unknown: StepTimeModel) -> RoutePrediction:
     """Predicts a prompt whose blocks are fetched before it waits."""
     found = predict(work, tokens, fetch.tokens, unknown)
@@ -278,13 +228,3 @@ def make_router(name: str, distort: Callable[[float], float] | None = None) -> R
 def _from(first: int, count: int) -> Sequence[int]:
     """All numbers below ``count``, from ``first`` on and then from 0."""
     return [(first + step) % count for step in range(count)]
-
-
-def _sum(one: StepShape, other: StepShape) -> StepShape:
-    return StepShape(*map(add, one, other))
-
-
-def _seconds(model: StepTimeModel, shape: StepShape) -> float:
-    seconds = model.predict(shape)
-    assert seconds is not None, "the model predicts"
-    return seconds

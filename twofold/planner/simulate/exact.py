@@ -16,15 +16,15 @@ from twofold.core.model import read_positions, visible
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.report import StoreCounts
-from twofold.core.request import RequestOptions
+from twofold.core.request import MAX_PRIORITY, RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
+from twofold.engine.scheduler.forecast import WorkAhead
 from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.fleet.routing.router import WorkAhead
+from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob, spans
@@ -107,19 +107,16 @@ class ExactReplica(Replica):
         return self.scheduler.manager.matched(tokens, "")
 
     def ahead(self, now: float) -> WorkAhead:
-        decode, pending = StepShape(), StepShape()
-        for running in self._jobs.values():
-            sequence = running.sequence
-            if sequence.decodes:
-                seen = sequence.computed + 1
-                decode = StepShape(decode.rows + 1, decode.logit_rows + 1, decode.attended + seen, decode.read + seen)
-            else:
-                start = sequence.computed or (0 if sequence.admitted_at else running.job.matched)
-                pending = pending.plus(start, sequence.known - start, 1)
+        work = self.scheduler.queue_ahead(MAX_PRIORITY, math.inf).work(self._cached, self._now)
+        pending = work.pending
         for _, job in self._inbox:
             pending = pending.plus(job.matched, job.prompt - job.matched, 1)
-        busy_s = max(0.0, self._now - now)
-        return WorkAhead(decode, pending, self._setting.rows, self.scheduler.step_time, busy_s)
+        rows, busy_s = work.decode.rows + work.chunk, max(0.0, self._now - now)
+        return WorkAhead(work.decode, pending, rows, self.scheduler.step_time, busy_s)
+
+    def _cached(self, sequence: Sequence) -> int:
+        """Tokens of a waiting sequence that were cached when its job was routed; none after a preemption."""
+        return 0 if sequence.admitted_at is not None else self._jobs[sequence.sequence_id].job.matched
 
     def check_idle(self) -> None:
         """Asserts that an idle replica holds no blocks."""

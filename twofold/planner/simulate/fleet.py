@@ -20,7 +20,8 @@ from typing import Final, Protocol
 
 from twofold.bench.load.base import Outcome
 from twofold.core.report import StoreCounts
-from twofold.fleet.routing.router import Choice, LeastLoaded, RoutedRequest, Router, WorkAhead
+from twofold.engine.scheduler.forecast import WorkAhead
+from twofold.fleet.routing.router import Choice, LeastLoaded, RoutedRequest, Router
 from twofold.planner.simulate.jobs import JobColumns, JobResult, Replica, ReplicaWork, SimulatedJob
 
 ROUND: Final = 4096

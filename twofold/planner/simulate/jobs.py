@@ -16,7 +16,7 @@ from typing import NamedTuple
 from twofold.bench.load.base import Ask, Load, Outcome, PromptMessage, Shared
 from twofold.core.errors import ParameterError
 from twofold.core.report import StoreCounts
-from twofold.fleet.routing.router import WorkAhead
+from twofold.engine.scheduler.forecast import WorkAhead
 
 
 class SimulatedJob(NamedTuple):

@@ -22,8 +22,8 @@ from twofold.core.model import read_positions, visible
 from twofold.core.report import StoreCounts
 from twofold.engine.kv.pool import blocks_for
 from twofold.engine.scheduler.blocks import HORIZON, expected, lasts
+from twofold.engine.scheduler.forecast import WorkAhead
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.fleet.routing.router import WorkAhead
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.fast.cache import CountedCache
