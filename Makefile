@@ -51,7 +51,7 @@ check: .venv/.development
 	$(BIN)/deno lint --quiet
 	$(BIN)/deno check --quiet twofold/web/static tests
 	$(BIN)/python -m pytest --quiet tests/structure
-	@$(BIN)/python -m tests.structure --static
+	@$(BIN)/python -m tests.structure
 
 format: .venv/.development
 	$(BIN)/ruff format $(CODE)

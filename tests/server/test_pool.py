@@ -218,7 +218,7 @@ def test_work_for_a_disconnected_client_is_not_started() -> None:
         await asyncio.sleep(0)
         unused: Any = None
         services: Any = SimpleNamespace(pool=pool)
-        request = EndpointRequest(unused, unused, unused, "a", 2 * MIB, scope={}, receive=gone, services=services)
+        request = EndpointRequest(unused, unused, unused, "a", 2 * MIB, scope={}, channel=gone, services=services)
         for _ in range(3):
             with pytest.raises(ClientGoneError):
                 await request.work("m", workers.work("left"))

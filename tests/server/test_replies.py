@@ -36,7 +36,7 @@ def test_a_disconnected_client_leaves_no_reference_cycles() -> None:
         unused: Any = None
         record: Any = _Record()
         services: Any = SimpleNamespace(runner=_Endless())
-        request = EndpointRequest(record, unused, unused, "", scope={}, receive=gone, services=services)
+        request = EndpointRequest(record, unused, unused, "", scope={}, channel=gone, services=services)
         await Reply(request, unused).send(unused)
         assert record.status == CLIENT_GONE
         return weakref.ref(record)

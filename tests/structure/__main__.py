@@ -1,6 +1,6 @@
 """Prints measures of the package's structure: ``python -m tests.structure``.
 
-Static ones come from the syntax trees; with ``--static`` no others are printed. Those of a request and of a step come
+Static ones come from the syntax trees. Those of a request and of a step come
 from running the tiny model: a streamed chat of 8 tokens through a server (functions entered in the HTTP process, after
 a warm-up request), and one decode step of an engine with one sequence.
 """
@@ -82,8 +82,6 @@ def static_measures() -> None:
 
 def main() -> int:
     static_measures()
-    if "--static" in sys.argv:
-        return 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = write_tiny(folder / "tiny.gguf", TinyOptions("llama", vocab=300, context=512)).path

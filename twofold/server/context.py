@@ -37,7 +37,7 @@ class RequestContext:
     omitted       ignored fields of its body, for a header
     notes         sentences about what was done otherwise than asked, for the same header
     quota         its part of its key's quota; None if the key has no limits
-    received      bytes of its body so far, counted if it has a quota
+    received      bytes of its body so far
     held          bytes that it holds of budgets shared by all callers
     task          sends the reply; ``cut`` is the error that ends it early
     steps         predicts steps of its model on this machine; None until the machine was measured

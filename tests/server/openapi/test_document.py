@@ -148,8 +148,8 @@ def test_a_reader_takes_what_its_schema_allows_and_nothing_else(name: str) -> No
             assert any(breaks(told, asdict(rule)) for rule in rules), f"{error} {body}"
         else:
             refused += 1
-    assert read > 20
-    assert refused > 20
+    assert read > 10
+    assert refused > 10
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -83,10 +83,10 @@ class EndpointResponse:
 
 @dataclass(slots=True, eq=False)
 class EndpointRequest(RequestContext):
-    """A request over HTTP."""
+    """A request over HTTP. ``channel`` gives the messages of its client."""
 
     scope: Scope = field(kw_only=True)
-    receive: Receive = field(kw_only=True)
+    channel: Receive = field(kw_only=True)
     services: Services = field(kw_only=True)
 
     @property
@@ -104,22 +104,17 @@ class EndpointRequest(RequestContext):
         return Headers(scope=self.scope)
 
     def enter(self) -> None:
-        """Takes one request and the announced bytes of its body from its key's quota. Raises QuotaError.
+        """Takes one request and the announced bytes of its body from its key's quota. Raises QuotaError."""
+        if self.caller.quota != UNLIMITED:
+            announced = self.headers.get("content-length", "0")
+            size = int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0
+            self.quota = self.services.quotas.enter(self.caller.id, self.caller.quota, time.monotonic(), size)
 
-        From then on ``receive`` counts the bytes of the body, if the key has a quota.
-        """
-        if self.caller.quota == UNLIMITED:
-            return
-        announced, receive = self.headers.get("content-length", "0"), self.receive
-        size = int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0
-        self.quota = self.services.quotas.enter(self.caller.id, self.caller.quota, time.monotonic(), size)
-
-        async def counted() -> Message:
-            message = await receive()
-            self.received += len(message.get("body", b""))
-            return message
-
-        self.receive = counted
+    async def receive(self) -> Message:
+        """The next message of its client. Counts the bytes of the body."""
+        message = await self.channel()
+        self.received += len(message.get("body", b""))
+        return message
 
     async def read(self, read: Callable[[object], T]) -> T:
         """The result of ``read`` on the decoded JSON body.
@@ -361,7 +356,7 @@ class PathEndpoint:
             path=None if self.known is None else self.known(scope["path"]),
         )
         asked = EndpointRequest(
-            record, self.dialect, caller, caller.id or address, scope=scope, receive=receive, services=self.services
+            record, self.dialect, caller, caller.id or address, scope=scope, channel=receive, services=self.services
         )
         handler = self.handlers.get(scope["method"])
         with self.services.runner.track(asked, waits=isinstance(handler, Generating)):
