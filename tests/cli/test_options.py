@@ -11,9 +11,9 @@ from tests.cli.conftest import Command
 from tests.cli.test_batch import write_input
 from twofold.cli import loading
 from twofold.cli.batch import BatchOptions
-from twofold.cli.options import ModelOptions
+from twofold.cli.options import ConcurrentModelOptions, ModelOptions
 from twofold.core.errors import ParameterError
-from twofold.engine.config import EngineKeywords
+from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.llm import LLM
 
 
@@ -32,6 +32,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_every_engine_option_has_a_keyword() -> None:
     assert BatchOptions().engine_keywords().keys() == EngineKeywords.__annotations__.keys() - {"backend_options"}
+
+
+def test_defaults_of_flags_are_those_of_the_engine() -> None:
+    assert EngineOptions(**ConcurrentModelOptions().engine_keywords()) == EngineOptions()
 
 
 def test_one_sequence_is_shown_at_once_and_many_are_computed_fast() -> None:
