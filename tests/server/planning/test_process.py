@@ -59,6 +59,9 @@ def test_one_process_at_low_priority_serves_all_and_survives_errors() -> None:
         with pytest.raises(ParameterError, match="No machine 'h1000'") as refused:
             await planner.run("a", "explain", {**SCENARIO, "hardware": "h1000"})
         assert refused.value.param == "hardware"
+        with pytest.raises(ParameterError, match="nothing to explain") as refused:
+            await planner.run("a", "curve", {"machines": [{"hardware": "h100"}]})
+        assert refused.value.param == "model"
         for path in ("/etc/passwd", "../model.gguf", "~/config.json", "."):
             with pytest.raises(ModelNotFoundError, match="No model"):
                 await planner.run("a", "explain", {**SCENARIO, "model": path})

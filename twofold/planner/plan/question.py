@@ -60,15 +60,15 @@ class PlanQuestion(RequestObject, kw_only=True):
         Raises ParameterError, also if nothing meets the objectives, and ModelNotFoundError.
         """
         specs = [names.spec(model) for model in self.models]
-        known = {name: names.machine(name, specs[0], self.models[0]) for name in self.hardware} if specs else {}
-        fitted = {each.machine.name: each.constants for each in known.values()}
-        machines = {name: each.machine for name, each in known.items()}
+        named = [names.machine(name, specs[0], self.models[0]) for name in self.hardware if specs]
+        fitted = {each.machine.name: each.constants for each in named}
+        machines = {name: each.machine for name, each in zip(self.hardware, named, strict=False)}
         facts = Facts(
             lambda machine, spec: fitted.get(machine.name) or constants_for(machine, spec),
             {(machines.get(name) or find_machine(name)).name: price for name, price in (self.prices or {}).items()},
         )
         limits = self.slo or PlanSlo(ttft=1.0, tpot=0.05)
-        choices = self._choices(names, tuple(specs), tuple(machines.values()))
+        choices = self._choices(names, tuple(specs), tuple(each.machine for each in named))
         make = make or self._load()
         traffic = Traffic.of(make(self.rate, samples), self.rate if samples or self.rate else None)
         study = search(choices, traffic, limits, facts)
