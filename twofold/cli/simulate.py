@@ -134,7 +134,7 @@ class LeverFlags:
             return scenario
         setting, machine = scenario.setting, scenario.machine.with_disk(self.disk_gbs)
         size = setting.block_size
-        store = simulated_store(scenario.shape, machine, self.kv_store_bytes, scenario.how, block_size=size)
+        store = simulated_store(scenario.shape, machine, self.kv_store_bytes, scenario.setup, block_size=size)
         return replace(scenario, machine=machine, setting=replace(setting, kv_store=store))
 
 
@@ -274,7 +274,7 @@ def _record(scenario: Scenario, jobs: Jobs, path: Path, repeat: int) -> None:
             param="live",
             hint="Add --exact, and remove --replicas, --disaggregate and --repeat.",
         )
-    steps = StepPredictor.of(scenario.shape, scenario.machine, scenario.how)
+    steps = StepPredictor.of(scenario.shape, scenario.machine, scenario.setup)
     lines: list[str] = []
     recording = LiveRecording(scenario.shape.name, scenario.setting, steps, lines.append)
     scenario.run(jobs, recording)
@@ -335,13 +335,13 @@ def _scenario_on(
 ) -> Scenario:
     assert server.model is not None, "a model was named"
     shape = resolve_shape(server.model, server.weights)
-    how = Setting(tp=server.tp, kv=find_kv_format(server.kv))
+    setup = Setting(tp=server.tp, kv=find_kv_format(server.kv))
     sequences = DEFAULT_SEQUENCES if engine.max_num_seqs is None else engine.max_num_seqs
     rows = DEFAULT_ROWS if engine.max_num_batched_tokens is None else engine.max_num_batched_tokens
     groups = groups_for(
         shape,
         machine,
-        how,
+        setup,
         sequences=sequences,
         rows=rows,
         block_size=engine.block_size,
@@ -349,7 +349,7 @@ def _scenario_on(
         memory=engine.kv_cache_memory_bytes,
         draft=drafts.draft if drafts else None,
     )
-    lever, groups = _layer_kv(shape, machine, groups, how, rows, engine)
+    lever, groups = _layer_kv(shape, machine, groups, setup, rows, engine)
     setting = EngineSetting(
         groups,
         sequences=sequences,
@@ -364,7 +364,7 @@ def _scenario_on(
         shape=shape,
         machine=machine,
         setting=setting,
-        how=how,
+        setup=setup,
         replicas=server.replicas,
         split=_split(server),
         router=server.router,
@@ -375,7 +375,7 @@ def _scenario_on(
 
 
 def _layer_kv(
-    shape: ModelSpec, machine: Machine, groups: tuple[GroupSize, ...], how: Setting, rows: int, engine: EngineFlags
+    shape: ModelSpec, machine: Machine, groups: tuple[GroupSize, ...], setup: Setting, rows: int, engine: EngineFlags
 ) -> tuple[LayerKV | None, tuple[GroupSize, ...]]:
     """The lever that the flags ask for, and the blocks that remain. Raises ParameterError for a target without it."""
     target = engine.layer_kv_tpot_ms
@@ -389,7 +389,7 @@ def _layer_kv(
         return None, groups
     tpot_s = None if target is None else target / 1000
     return layer_kv(
-        shape, machine, groups, engine.layer_kv, how, rows=rows, block_size=engine.block_size, tpot_s=tpot_s
+        shape, machine, groups, engine.layer_kv, setup, rows=rows, block_size=engine.block_size, tpot_s=tpot_s
     )
 
 
@@ -432,7 +432,7 @@ def _described(scenario: Scenario) -> dict[str, Any]:
     return {
         "model": scenario.shape.name,
         "machine": ",".join(each.machine.name for each in (scenario, *scenario.others)),
-        "tp": scenario.how.tp,
+        "tp": scenario.setup.tp,
         "replicas": split.prefill + split.decode if split else scenario.all_replicas,
         "disaggregated": None if split is None else f"{split.prefill}:{split.decode}",
         "router": scenario.router,
@@ -465,7 +465,7 @@ def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool
     if server.model is None:
         server = replace(server, model=document.inner("target").text("model"))
     scenario = _scenario(server, engine)
-    steps = PredictedSteps(scenario.shape, scenario.machine, scenario.constants, scenario.how)
+    steps = PredictedSteps(scenario.shape, scenario.machine, scenario.constants, scenario.setup)
     compared: list[dict[str, Any]] = []
     for run in runs:
         if not run.jobs:

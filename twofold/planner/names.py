@@ -30,7 +30,7 @@ class NamedMachine(NamedTuple):
     """A machine, how a model is served there, and the constants that were fitted there; None: the built-in ones."""
 
     machine: Machine
-    setting: Setting = PLAIN
+    setup: Setting = PLAIN
     constants: Constants | None = None
 
 

@@ -12,14 +12,14 @@ from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.step import SequenceRows, Work, step
 
 
-def prefill(shape: ModelSpec, new: int, cached: int = 0, *, how: Setting = PLAIN) -> Work:
+def prefill(shape: ModelSpec, new: int, cached: int = 0, *, setup: Setting = PLAIN) -> Work:
     """A prompt of ``new`` tokens after ``cached`` ones in one step, with the logits of its last token."""
-    return step(shape, [SequenceRows(new, cached)], how=how)
+    return step(shape, [SequenceRows(new, cached)], setup=setup)
 
 
-def decode_step(shape: ModelSpec, contexts: Iterable[int], *, how: Setting = PLAIN) -> Work:
+def decode_step(shape: ModelSpec, contexts: Iterable[int], *, setup: Setting = PLAIN) -> Work:
     """One row for each sequence; a context is what the row sees, itself included."""
-    return step(shape, [SequenceRows(1, context - 1) for context in contexts], how=how)
+    return step(shape, [SequenceRows(1, context - 1) for context in contexts], setup=setup)
 
 
 def batch_of(spans: Sequence[SequenceRows]) -> Batch:

@@ -80,7 +80,7 @@ def test_every_operator_of_a_step(
     tiny_gguf: Callable[[TinyOptions], TinyModel], options: TinyOptions, spans: tuple[SequenceRows, ...]
 ) -> None:
     with open_model(tiny_gguf(options).path) as file:
-        work = step(describe_model(file), spans, how=ENGINE)
+        work = step(describe_model(file), spans, setup=ENGINE)
         ops = metered(file, spans)
         assert_equal(work, ops)
         agrees_with_its_own_count(file, work, ops, spans)
@@ -120,7 +120,7 @@ def test_real_files(model_path: Callable[[str], Path], alias: str) -> None:
     spans = (SequenceRows(600, 100), SequenceRows(1, 1000), SequenceRows(1, 40))
     with open_model(model_path(alias)) as file:
         shape = describe_model(file)
-        work, ops = step(shape, spans, how=ENGINE), metered(file, spans)
+        work, ops = step(shape, spans, setup=ENGINE), metered(file, spans)
         assert_equal(work, ops)
         agrees_with_its_own_count(file, work, ops, spans)
         every_byte(file, shape)
@@ -130,6 +130,6 @@ def test_real_files(model_path: Callable[[str], Path], alias: str) -> None:
 
 @pytest.mark.parametrize(("kv", "attention"), [("bf16", "bf16"), ("f16", "fp32"), ("f32", "fp32")])
 def test_arithmetic_of_attention_and_of_float_weights(kv: KVType, attention: str) -> None:
-    work = step(in_file(SMOLLM2_135M, "BF16"), [SequenceRows(1, 9)], how=engine_setting(kv))
+    work = step(in_file(SMOLLM2_135M, "BF16"), [SequenceRows(1, 9)], setup=engine_setting(kv))
     arithmetic = {each.name: each.arithmetic for each in work.operators}
     assert (arithmetic["attention"], arithmetic["down"]) == (attention, "fp32")

@@ -101,7 +101,7 @@ def test_latent_attention_takes_the_cheaper_form() -> None:
 
 
 def test_devices_share_a_layer() -> None:
-    one, two = decode_step(DENSE, [50]), decode_step(DENSE, [50], how=Setting(tp=2))
+    one, two = decode_step(DENSE, [50]), decode_step(DENSE, [50], setup=Setting(tp=2))
     for name in ("q", "k", "o", "down", "head", "attention"):
         assert two.named(name).flops * 2 == one.named(name).flops, name
     assert two.kv_read * 2 == one.kv_read
@@ -111,15 +111,17 @@ def test_devices_share_a_layer() -> None:
 
 
 def test_devices_beyond_the_kv_heads_keep_copies() -> None:
-    how = Setting(tp=4)
-    assert kv_bytes_per_token(DENSE, how) == kv_bytes_per_token(DENSE, Setting(tp=2)) == kv_bytes_per_token(DENSE) // 2
-    assert decode_step(DENSE, [9], how=how).named("k").flops == 2 * 2 * 8 * 32
-    assert kv_bytes_per_token(LATENT, how) == kv_bytes_per_token(LATENT)
+    setup = Setting(tp=4)
+    assert (
+        kv_bytes_per_token(DENSE, setup) == kv_bytes_per_token(DENSE, Setting(tp=2)) == kv_bytes_per_token(DENSE) // 2
+    )
+    assert decode_step(DENSE, [9], setup=setup).named("k").flops == 2 * 2 * 8 * 32
+    assert kv_bytes_per_token(LATENT, setup) == kv_bytes_per_token(LATENT)
 
 
 def test_devices_that_cannot_share_the_heads() -> None:
     with pytest.raises(ParameterError, match="4 attention heads"):
-        decode_step(DENSE, [1], how=Setting(tp=3))
+        decode_step(DENSE, [1], setup=Setting(tp=3))
     with pytest.raises(ParameterError, match="parts of experts"):
         Setting(tp=4, ep=3)
 
@@ -127,7 +129,7 @@ def test_devices_that_cannot_share_the_heads() -> None:
 def test_expert_parallel_devices_hold_whole_experts() -> None:
     cut, whole = Setting(tp=4), Setting(tp=4, ep=4)
     assert weight_bytes(SPARSE, cut) == weight_bytes(SPARSE, whole)
-    down = [decode_step(SPARSE, [1] * 8, how=how).named("expert_down") for how in (cut, whole)]
+    down = [decode_step(SPARSE, [1] * 8, setup=setup).named("expert_down") for setup in (cut, whole)]
     assert down[0].flops == down[1].flops
     assert down[0].weight_bytes == pytest.approx(down[1].weight_bytes)
 
@@ -191,11 +193,11 @@ def test_coefficients_say_what_steps_do(name: str, batch: list[SequenceRows], de
     """Also of mixed windows, recurrent layers, experts, several devices, and latent attention of prompts."""
     shape = find_shape(name)
     even = all(layer.attention.heads % 2 == 0 for _, layer in shape.runs)
-    how = Setting(*devices) if even else Setting()
-    cost = StepCost.of(shape, how)
+    setup = Setting(*devices) if even else Setting()
+    cost = StepCost.of(shape, setup)
     if isinstance(shape.runs[0][1].attention, LatentAttention):
         batch += [SequenceRows(1, 5000), SequenceRows(3000, 900), SequenceRows(2, 7000)]
-    work = step(shape, batch, how=how)
+    work = step(shape, batch, setup=setup)
     rows, logits = sum(span.new for span in batch), sum(span.logits for span in batch)
     attended = {w: sum(visible(s.cached, s.new, w) for s in batch) for w in cost.windows}
     moved = {w: rows + sum(read_positions(s.cached, s.new, w) for s in batch) for w in cost.windows}
@@ -236,5 +238,5 @@ def test_devices_do_all_the_work_between_them(name: str) -> None:
     """Matrices and attention of all devices add up to one's, but for what each keeps a copy of."""
     shape = find_shape(name)
     if all(layer.attention.heads % 2 == 0 for _, layer in shape.runs):
-        shared = decode_step(shape, [64], how=Setting(tp=2))
+        shared = decode_step(shape, [64], setup=Setting(tp=2))
         assert decode_step(shape, [64]).flops <= 2 * shared.flops <= 1.04 * decode_step(shape, [64]).flops

@@ -277,7 +277,7 @@ def test_a_smaller_model_is_of_the_same_family() -> None:
 
 def test_formats_stay_in_a_smaller_model() -> None:
     scenario = scene("llama-3-70b", tp=2)
-    packed = scenario.having(shape=scenario.shape.stored_as(INT4), setting=Setting(tp=1))
+    packed = scenario.having(shape=scenario.shape.stored_as(INT4), setup=Setting(tp=1))
     found = lever("smaller model", packed)
     assert found.after is not None
     small = weight_bytes(find_shape("llama-3-8b").stored_as(INT4))

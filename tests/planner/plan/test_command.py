@@ -266,4 +266,4 @@ def test_converted_weights_and_foreign_formats_of_keys_cannot_be_served() -> Non
     own = configuration(machine="epyc-9654")
     assert obstacle(own) is None
     assert "does not convert weights to int4" in (obstacle(replace(own, weights="int4", stored=False)) or "")
-    assert "no fp8 KV cache" in (obstacle(replace(own, how=replace(own.how, kv=FP8))) or "")
+    assert "no fp8 KV cache" in (obstacle(replace(own, setup=replace(own.setup, kv=FP8))) or "")

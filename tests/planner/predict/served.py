@@ -131,9 +131,9 @@ def _served(row: Row, generation: Generation) -> Served | None:
     shape = find_shape(MODELS[row["model_path"]])
     if shape.name == "gpt-oss-120b" and generation == "hopper" and concurrency >= QUEUED:
         return None
-    shape, how = _stored(shape, row, tp, ep)
+    shape, setup = _stored(shape, row, tp, ep)
     case = Case(prompt=int(row["isl"]), output=int(row["osl"]), concurrency=concurrency)
-    predictor = Predictor(shape, machine, Constants(), how)
+    predictor = Predictor(shape, machine, Constants(), setup)
     try:
         batch = predictor.batch(case)
     except ParameterError:  # its label gives it less memory than it takes

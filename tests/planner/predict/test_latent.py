@@ -22,7 +22,7 @@ TP8 = Setting(tp=8)
 )
 def test_steps_are_those_that_are_counted(span: SequenceRows) -> None:
     shape, machine = find_shape("deepseek-v3").stored_as(FP8), find_machine("h200")
-    counted = Demand.of(step(shape, [span], how=TP8), machine, layers=len(shape.layers), sequences=1, how=TP8)
+    counted = Demand.of(step(shape, [span], setup=TP8), machine, layers=len(shape.layers), sequences=1, setup=TP8)
     found = StepPredictor.of(shape, machine, TP8).demand([(1, span)])
     assert found.matrices == pytest.approx(counted.matrices, rel=1e-9)
     assert found.attention == pytest.approx(counted.attention, rel=1e-9)

@@ -62,12 +62,12 @@ def test_no_prediction_is_below_the_speed_of_light(
 def test_coefficients_demand_what_the_counted_step_does(
     model: str, spans: list[tuple[int, SequenceRows]], tp: int
 ) -> None:
-    shape, machine, how = find_shape(model), find_machine("h100"), Setting(tp=tp)
+    shape, machine, setup = find_shape(model), find_machine("h100"), Setting(tp=tp)
     assume(shape.runs[0][1].attention.heads % tp == 0)
-    work = step(shape, [span for count, span in spans for _ in range(count)], how=how)
+    work = step(shape, [span for count, span in spans for _ in range(count)], setup=setup)
     sequences = sum(count for count, _ in spans)
-    counted = Demand.of(work, machine, layers=len(shape.layers), sequences=sequences, how=how)
-    quick = StepPredictor.of(shape, machine, how).demand(spans)
+    counted = Demand.of(work, machine, layers=len(shape.layers), sequences=sequences, setup=setup)
+    quick = StepPredictor.of(shape, machine, setup).demand(spans)
     for name in Demand._fields:
         assert getattr(quick, name) == pytest.approx(getattr(counted, name), rel=1e-6), name
 

@@ -87,10 +87,12 @@ def test_every_class_is_told_its_own_error(rows: tuple[Served, ...]) -> None:
 
 def test_faults_of_the_data_are_corrected(rows: tuple[Served, ...]) -> None:
     """No label of more devices than were there, no run twice, none whose prompts were cached."""
-    assert all(row.predictor.how.tp <= 8 for row in rows)
+    assert all(row.predictor.setup.tp <= 8 for row in rows)
     measured = Counter((row.predictor.shape.name, round(row.ttft, 9), round(row.tpot, 9)) for row in rows)
     assert max(measured.values()) == 1
-    twice = [row for row in rows if row.predictor.how.ep == row.predictor.how.tp == 4 and row.generation == "hopper"]
+    twice = [
+        row for row in rows if row.predictor.setup.ep == row.predictor.setup.tp == 4 and row.generation == "hopper"
+    ]
     assert twice
     assert len([row for row in rows if row.key.startswith(CACHED)]) == 0
 

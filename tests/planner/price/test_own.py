@@ -71,7 +71,7 @@ def test_prefixes_are_filled_once_a_session() -> None:
     def by_rows(demand: Demand) -> float:
         return demand.messages
 
-    two = replace(OWN, how=Setting(tp=2))  # which send each other a message of each row
+    two = replace(OWN, setup=Setting(tp=2))  # which send each other a message of each row
     whole = own_cost(two, WORK, by_rows).prefill_s
     rest = own_cost(two, replace(WORK, prefix_tokens=900), by_rows).prefill_s
     session = own_cost(two, replace(WORK, prefix_tokens=900, session=4), by_rows).prefill_s
@@ -99,7 +99,7 @@ def test_a_model_that_has_no_room_is_refused_with_the_bytes() -> None:
     with pytest.raises(ResourceError, match=r"llama-3-70b does not fit into 1 × h100: each needs 131\.8 GiB") as caught:
         own_cost(own, WORK, fixed)
     assert "--tp" in (caught.value.hint or "")
-    assert own_cost(replace(own, how=Setting(tp=4)), WORK, fixed).per_hour == 8
+    assert own_cost(replace(own, setup=Setting(tp=4)), WORK, fixed).per_hour == 8
 
 
 def test_the_price_of_an_hour() -> None:

@@ -33,8 +33,8 @@ SPANS = st.lists(
     SPANS,
 )
 def test_sums_predict_what_sequences_do(model: tuple[str, int], hardware: str, spans: list[SequenceRows]) -> None:
-    shape, machine, how = resolve_shape(model[0]), find_machine(hardware), Setting(tp=model[1])
-    predicted = PredictedSteps(shape, machine, None, how)
+    shape, machine, setup = resolve_shape(model[0]), find_machine(hardware), Setting(tp=model[1])
+    predicted = PredictedSteps(shape, machine, None, setup)
     size = StepSize(
         sum(span.new for span in spans),
         sum(span.logits for span in spans),
@@ -43,7 +43,7 @@ def test_sums_predict_what_sequences_do(model: tuple[str, int], hardware: str, s
         tuple(sum(read_positions(span.cached, span.new, window) for span in spans) for window in predicted.windows),
         tuple((1, span) for span in spans),
     )
-    demand = StepPredictor.of(shape, machine, how).demand([(1, span) for span in spans])
+    demand = StepPredictor.of(shape, machine, setup).demand([(1, span) for span in spans])
     by = constants_for(machine, shape)
     assert predicted(size) == pytest.approx(demand.seconds(by), rel=1e-12)
     assert predicted(size) == pytest.approx(demand.parts(by).seconds, rel=1e-9)

@@ -43,16 +43,16 @@ def knee_rows(
     return peak / (memory_efficiency * machine.bandwidth) * weights.bytes_per_value / 2
 
 
-def batch_tokens_crossover(shape: ModelSpec, how: Setting = PLAIN) -> float:
+def batch_tokens_crossover(shape: ModelSpec, setup: Setting = PLAIN) -> float:
     """B·c: tokens in the batch above which keys and values are more bytes than the weights."""
-    return weight_bytes(shape, how) / kv_bytes_per_token(shape, how)
+    return weight_bytes(shape, setup) / kv_bytes_per_token(shape, setup)
 
 
 def context_crossover(
-    shape: ModelSpec, machine: Machine, arithmetic: Arithmetic = "bf16", how: Setting = PLAIN
+    shape: ModelSpec, machine: Machine, arithmetic: Arithmetic = "bf16", setup: Setting = PLAIN
 ) -> float:
     """c*: context whose keys and values take as long to read as the matrices of one row to compute."""
-    return 2 * parameters(shape).active / (machine.ridge(arithmetic) * kv_bytes_per_token(shape, how))
+    return 2 * parameters(shape).active / (machine.ridge(arithmetic) * kv_bytes_per_token(shape, setup))
 
 
 def implied_kv(parameters: float, ridge: float, above: int) -> tuple[float, float]:
@@ -94,17 +94,17 @@ class Crossovers:
     implied: tuple[float, float] | None
 
     @classmethod
-    def of(cls, shape: ModelSpec, machine: Machine, how: Setting, cliff: int | None = None) -> Self:
+    def of(cls, shape: ModelSpec, machine: Machine, setup: Setting, cliff: int | None = None) -> Self:
         """Those of a model; the cliff is explained by its active parameters and this machine."""
-        arithmetic = how.activations.arithmetic
+        arithmetic = setup.activations.arithmetic
         active = parameters(shape).active
         return cls(
             model=shape.name,
             machine=machine.name,
-            kv_token=kv_bytes_per_token(shape, how),
+            kv_token=kv_bytes_per_token(shape, setup),
             attention=attention_crossover(shape),
-            batch=batch_tokens_crossover(shape, how),
-            context=context_crossover(shape, machine, arithmetic, how),
+            batch=batch_tokens_crossover(shape, setup),
+            context=context_crossover(shape, machine, arithmetic, setup),
             cliff=cliff,
             implied=None if cliff is None else implied_kv(active, machine.ridge(arithmetic), cliff),
         )

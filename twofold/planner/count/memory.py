@@ -55,37 +55,37 @@ def parameters(shape: ModelSpec) -> Parameters:
 
 
 @lru_cache(maxsize=256)
-def weight_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
+def weight_bytes(shape: ModelSpec, setup: Setting = PLAIN) -> int:
     """Bytes of all weights on one device."""
     inner = (
-        count * how.nbytes(weight, layer.attention)
+        count * setup.nbytes(weight, layer.attention)
         for count, layer in shape.runs
         for weight in layer_weights(layer, shape.hidden_size)
     )
-    return round(sum(inner) + sum(how.nbytes(weight) for weight in outer_weights(shape)))
+    return round(sum(inner) + sum(setup.nbytes(weight) for weight in outer_weights(shape)))
 
 
-def streamed_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
+def streamed_bytes(shape: ModelSpec, setup: Setting = PLAIN) -> int:
     """Bytes of weights that a step of very many rows reads: all but the tables in which rows are looked up."""
     tables = {"positions"} if shape.tied_head else {"positions", EMBEDDING}
-    looked_up = (how.nbytes(weight) for weight in outer_weights(shape) if weight.name in tables)
-    return weight_bytes(shape, how) - round(sum(looked_up))
+    looked_up = (setup.nbytes(weight) for weight in outer_weights(shape) if weight.name in tables)
+    return weight_bytes(shape, setup) - round(sum(looked_up))
 
 
-def kv_bytes_per_token(shape: ModelSpec, how: Setting = PLAIN) -> int:
+def kv_bytes_per_token(shape: ModelSpec, setup: Setting = PLAIN) -> int:
     """Bytes that one token adds to one device's cache, in all layers, where no window hides it."""
-    return sum(count * how.token_bytes(layer.attention) for count, layer in shape.runs)
+    return sum(count * setup.token_bytes(layer.attention) for count, layer in shape.runs)
 
 
-def kv_bytes(shape: ModelSpec, context: int, how: Setting = PLAIN, *, block: int = 1) -> int:
+def kv_bytes(shape: ModelSpec, context: int, setup: Setting = PLAIN, *, block: int = 1) -> int:
     """Bytes of keys and values of one sequence in one device's cache, in whole blocks of ``block`` positions.
 
     Layers with a window keep the positions that rows can still see; a window may begin inside a block.
     """
     total = 0
     for count, layer in shape.runs:
-        total += count * how.token_bytes(layer.attention) * _kept_positions(context, layer.attention.window, block)
-        total += count * how.state_bytes(layer.attention)
+        total += count * setup.token_bytes(layer.attention) * _kept_positions(context, layer.attention.window, block)
+        total += count * setup.state_bytes(layer.attention)
     return total
 
 
@@ -96,21 +96,21 @@ def _kept_positions(context: int, window: int | None, block: int) -> int:
     return min(whole, -(-(window - 1) // block) * block + block if block > 1 else window)
 
 
-def activation_bytes(shape: ModelSpec, how: Setting, rows: int, logit_rows: int) -> int:
+def activation_bytes(shape: ModelSpec, setup: Setting, rows: int, logit_rows: int) -> int:
     """Most bytes of activations that one device needs at once in a step of ``rows``."""
-    widest = max(_width(layer, how) for _, layer in shape.runs)
-    logits = LOGIT_BYTES * logit_rows * -(-shape.vocab_size // how.tp)
-    return how.activations.nbytes(rows, 2 * shape.hidden_size + widest) + logits
+    widest = max(_width(layer, setup) for _, layer in shape.runs)
+    logits = LOGIT_BYTES * logit_rows * -(-shape.vocab_size // setup.tp)
+    return setup.activations.nbytes(rows, 2 * shape.hidden_size + widest) + logits
 
 
-def _width(layer: LayerSpec, how: Setting) -> int:
+def _width(layer: LayerSpec, setup: Setting) -> int:
     """Values of a row in the widest part of a layer: attention with its inputs and output, or the feed-forward."""
     attention, ffn = layer.attention, layer.ffn
     made = attention.query_size if isinstance(attention, GroupedAttention) else attention.output_size
-    around = (attention.query_size + made) // how.tp + attention.kv_values // how.kv_parts(attention)
+    around = (attention.query_size + made) // setup.tp + attention.kv_values // setup.kv_parts(attention)
     if isinstance(ffn, ExpertFFN):
-        return max(around, 2 * (ffn.active * ffn.size + ffn.shared) // how.tp)
-    return max(around, (2 if isinstance(ffn, GatedFFN) else 1) * ffn.size // how.tp)
+        return max(around, 2 * (ffn.active * ffn.size + ffn.shared) // setup.tp)
+    return max(around, (2 if isinstance(ffn, GatedFFN) else 1) * ffn.size // setup.tp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMemory:
-    """The memory of ``how.tp`` devices, of ``memory`` bytes each, that hold one copy of a model.
+    """The memory of ``setup.tp`` devices, of ``memory`` bytes each, that hold one copy of a model.
 
     rows, logit_rows    most of a step; 0 leaves activations out of the account
     draft               the model that guesses tokens, on the same devices
@@ -149,7 +149,7 @@ class ReplicaMemory:
 
     shape: ModelSpec
     memory: float
-    how: Setting = PLAIN
+    setup: Setting = PLAIN
     rows: int = 0
     logit_rows: int = 0
     draft: ModelSpec | None = None
@@ -159,18 +159,18 @@ class ReplicaMemory:
         """The account of each device."""
         memory = int(self.memory)
         usable = int(self.share * memory)
-        weights = weight_bytes(self.shape, self.how)
-        draft = weight_bytes(self.draft, self.how) if self.draft else 0
-        live = activation_bytes(self.shape, self.how, self.rows, self.logit_rows)
+        weights = weight_bytes(self.shape, self.setup)
+        draft = weight_bytes(self.draft, self.setup) if self.draft else 0
+        live = activation_bytes(self.shape, self.setup, self.rows, self.logit_rows)
         return DeviceMemory(memory, memory - usable, weights, draft, live, usable - weights - draft - live)
 
     def sequence_bytes(self, context: int) -> int:
         """Bytes of one sequence's keys and values on each device, in whole blocks."""
-        return sum(kv_bytes(each, context, self.how, block=BLOCK) for each in self._models())
+        return sum(kv_bytes(each, context, self.setup, block=BLOCK) for each in self._models())
 
     def token_bytes(self) -> int:
         """Bytes that each token adds on each device, where no window hides any."""
-        return sum(kv_bytes_per_token(each, self.how) for each in self._models())
+        return sum(kv_bytes_per_token(each, self.setup) for each in self._models())
 
     def sequences(self, context: int) -> int:
         """How many sequences of ``context`` tokens there is room for."""

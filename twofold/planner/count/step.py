@@ -157,22 +157,22 @@ class SequenceRows:
     logits: int = 1
 
 
-def step(shape: ModelSpec, spans: Sequence[SequenceRows], *, how: Setting = PLAIN) -> Work:
+def step(shape: ModelSpec, spans: Sequence[SequenceRows], *, setup: Setting = PLAIN) -> Work:
     """The work of one step on one device. Raises ParameterError where the devices cannot share the model."""
     rows = sum(span.new for span in spans)
     logit_rows = sum(span.logits for span in spans)
-    counter = _Counter(shape.hidden_size, rows, tuple(spans), how)
+    counter = _Counter(shape.hidden_size, rows, tuple(spans), setup)
     found: list[Operator] = []
-    for count, layer in _distinct(shape, how):
+    for count, layer in _distinct(shape, setup):
         found += (each.times(count) for each in counter.layer(layer))
     found += counter.end(shape, logit_rows)
     return Work.of(found)
 
 
 @lru_cache(maxsize=256)
-def _distinct(shape: ModelSpec, how: Setting) -> tuple[tuple[int, LayerSpec], ...]:
+def _distinct(shape: ModelSpec, setup: Setting) -> tuple[tuple[int, LayerSpec], ...]:
     """Layers that are not equal, and how many there are of each."""
-    how.check(shape)
+    setup.check(shape)
     counts: dict[LayerSpec, int] = {}
     for count, layer in shape.runs:
         counts[layer] = counts.get(layer, 0) + count
@@ -186,12 +186,12 @@ class _Counter:
     hidden: int
     rows: int
     spans: tuple[SequenceRows, ...]
-    how: Setting
+    setup: Setting
 
     @property
     def arithmetic(self) -> Arithmetic:
         """That of activations."""
-        return self.how.activations.arithmetic
+        return self.setup.activations.arithmetic
 
     def layer(self, layer: LayerSpec) -> Iterator[Operator]:
         """Operators of one layer."""
@@ -202,17 +202,17 @@ class _Counter:
             yield self._recurrence(attention)
         else:
             yield self._attention(attention)
-            written = self.rows * self.how.token_bytes(attention)
+            written = self.rows * self.setup.token_bytes(attention)
             yield Operator("store_kv", self.arithmetic, 1, kv_written=written)
-        if self.how.tp > 1:
-            message = self.how.activations.nbytes(self.rows, self.hidden)
+        if self.setup.tp > 1:
+            message = self.setup.activations.nbytes(self.rows, self.hidden)
             yield Operator("all_reduce", self.arithmetic, 2, all_reduce_bytes=2 * message)
 
     def end(self, shape: ModelSpec, logit_rows: int) -> Iterator[Operator]:
         """The last norm and the head, for the rows whose logits are sampled; without such rows nothing is read."""
         if not logit_rows:
             return
-        last = _Counter(self.hidden, logit_rows, (), self.how)
+        last = _Counter(self.hidden, logit_rows, (), self.setup)
         for weight in outer_weights(shape):
             if weight.vector:
                 yield last._weight(weight, None)
@@ -222,27 +222,27 @@ class _Counter:
     def _weight(self, weight: Weight, layer: LayerSpec | None) -> Operator:
         if not weight.vector:
             return self._matrix(weight, layer, weight.name)
-        rows, columns, _ = self.how.share(weight, layer.attention if layer else None)
+        rows, columns, _ = self.setup.share(weight, layer.attention if layer else None)
         return Operator(weight.name, self.arithmetic, 1, weight_bytes=weight.format.nbytes(rows, columns))
 
     def _bias(self, weight: Weight) -> Operator:
         """The kernel of the matrix also reads the bias and adds it, so a bias needs no separate call."""
-        rows, columns, copies = self.how.share(weight)
+        rows, columns, copies = self.setup.share(weight)
         name = weight.name.removesuffix(".bias")
         picked = self._picked(weight) if weight.copies > 1 else 1
         size = weight.format.nbytes(rows, columns) * copies * picked
-        return Operator(name, self.how.matrix_arithmetic(weight.format), weight_bytes=size)
+        return Operator(name, self.setup.matrix_arithmetic(weight.format), weight_bytes=size)
 
     def _matrix(self, weight: Weight, layer: LayerSpec | None, name: str) -> Operator:
-        rows, columns, copies = self.how.share(weight, layer.attention if layer else None)
+        rows, columns, copies = self.setup.share(weight, layer.attention if layer else None)
         size: float = weight.format.nbytes(rows, columns)
         passes = self.rows
         if weight.copies > 1:
             size *= copies * self._picked(weight)
-            passes = self.rows * weight.active // self.how.ep
+            passes = self.rows * weight.active // self.setup.ep
         elif layer is not None and isinstance(layer.attention, LatentAttention) and name in {"k_b", "v_b"}:
             passes = sum(_latent(layer.attention, span)[0] for span in self.spans)
-        return Operator(name, self.how.matrix_arithmetic(weight.format), 1, 2 * passes * rows * columns, size)
+        return Operator(name, self.setup.matrix_arithmetic(weight.format), 1, 2 * passes * rows * columns, size)
 
     def _picked(self, weight: Weight) -> float:
         """The share of the experts that at least one row is expected to pick."""
@@ -251,18 +251,18 @@ class _Counter:
     def _attention(self, attention: GroupedAttention | LatentAttention) -> Operator:
         if isinstance(attention, GroupedAttention):
             seen = sum(visible(span.cached, span.new, attention.window) for span in self.spans)
-            flops = 4 * (attention.query_size // self.how.tp) * seen
+            flops = 4 * (attention.query_size // self.setup.tp) * seen
         else:
-            flops = attention.heads // self.how.tp * sum(_latent(attention, span)[1] for span in self.spans)
+            flops = attention.heads // self.setup.tp * sum(_latent(attention, span)[1] for span in self.spans)
         read = sum(read_positions(span.cached, span.new, attention.window) for span in self.spans)
-        loaded = read * self.how.token_bytes(attention)
-        return Operator("attention", self.how.attention_arithmetic, 1, flops, kv_read=loaded)
+        loaded = read * self.setup.token_bytes(attention)
+        return Operator("attention", self.setup.attention_arithmetic, 1, flops, kv_read=loaded)
 
     def _recurrence(self, attention: RecurrentAttention) -> Operator:
         """A row scales the state, reads it with its key, adds an outer product and reads it with its query; a step
         reads and writes the state of each sequence once."""
-        flops = 7 * attention.state_values // self.how.tp * self.rows
-        state = self.how.state_bytes(attention) * len(self.spans)
+        flops = 7 * attention.state_values // self.setup.tp * self.rows
+        state = self.setup.state_bytes(attention) * len(self.spans)
         return Operator("recurrence", self.arithmetic, 1, flops, kv_read=state, kv_written=state)
 
 
@@ -330,10 +330,10 @@ class StepCost:
     state_bytes: int = 0
 
     @classmethod
-    def of(cls, shape: ModelSpec, how: Setting = PLAIN) -> StepCost:
+    def of(cls, shape: ModelSpec, setup: Setting = PLAIN) -> StepCost:
         """Counted from two small steps, one with logits and one without."""
-        silent, loud = step(shape, [SequenceRows(1, 0, 0)], how=how), step(shape, [SequenceRows(1)], how=how)
-        experts = _expert_costs(shape, how)
+        silent, loud = step(shape, [SequenceRows(1, 0, 0)], setup=setup), step(shape, [SequenceRows(1)], setup=setup)
+        experts = _expert_costs(shape, setup)
         matrices = silent.flops - silent.named("attention").flops
         return cls(
             row_flops=matrices,
@@ -341,11 +341,11 @@ class StepCost:
             fixed_bytes=silent.weight_bytes - sum(each.picked_bytes(1) for each in experts),
             head_bytes=loud.weight_bytes - silent.weight_bytes,
             experts=experts,
-            windows=_window_costs(shape, how),
-            latent=_latent_costs(shape, how),
+            windows=_window_costs(shape, setup),
+            latent=_latent_costs(shape, setup),
             all_reduce_row_bytes=silent.all_reduce_bytes,
             all_reduces=silent.all_reduces,
-            state_bytes=sum(count * how.state_bytes(layer.attention) for count, layer in shape.runs),
+            state_bytes=sum(count * setup.state_bytes(layer.attention) for count, layer in shape.runs),
         )
 
     def weight_bytes(self, rows: float = 1, *, logits: bool = True) -> float:
@@ -387,31 +387,31 @@ class StepCost:
         return sum(cost.token_bytes * positions[window] for window, cost in self.windows.items())
 
 
-def _window_costs(shape: ModelSpec, how: Setting) -> Mapping[int | None, WindowCost]:
+def _window_costs(shape: ModelSpec, setup: Setting) -> Mapping[int | None, WindowCost]:
     found: dict[int | None, WindowCost] = {}
     for count, layer in shape.runs:
         attention = layer.attention
         if isinstance(attention, RecurrentAttention):
             continue
         if isinstance(attention, GroupedAttention):
-            flops = 4 * (attention.query_size // how.tp)
+            flops = 4 * (attention.query_size // setup.tp)
         else:
-            flops = 2 * (attention.heads // how.tp) * (2 * attention.kv_rank + attention.rope_dim)
+            flops = 2 * (attention.heads // setup.tp) * (2 * attention.kv_rank + attention.rope_dim)
         before = found.get(attention.window, WindowCost(0, 0))
         found[attention.window] = WindowCost(
-            before.position_flops + count * flops, before.token_bytes + count * how.token_bytes(attention)
+            before.position_flops + count * flops, before.token_bytes + count * setup.token_bytes(attention)
         )
     return found
 
 
-def _latent_costs(shape: ModelSpec, how: Setting) -> tuple[LatentCost, ...]:
+def _latent_costs(shape: ModelSpec, setup: Setting) -> tuple[LatentCost, ...]:
     found: dict[tuple[int | None, Arithmetic], tuple[int, int]] = {}
     for count, layer in shape.runs:
         attention = layer.attention
         if not isinstance(attention, LatentAttention):
             continue
-        values, heads = attention.nope_dim + attention.v_dim, count * (attention.heads // how.tp)
-        key = attention.window, how.matrix_arithmetic(layer.formats.of("k_b"))
+        values, heads = attention.nope_dim + attention.v_dim, count * (attention.heads // setup.tp)
+        key = attention.window, setup.matrix_arithmetic(layer.formats.of("k_b"))
         saved, again = found.get(key, (0, 0))
         found[key] = (
             saved + 2 * heads * (2 * attention.kv_rank - values),
@@ -420,10 +420,10 @@ def _latent_costs(shape: ModelSpec, how: Setting) -> tuple[LatentCost, ...]:
     return tuple(LatentCost(window, *flops, arithmetic) for (window, arithmetic), flops in found.items())
 
 
-def _expert_costs(shape: ModelSpec, how: Setting) -> tuple[ExpertCost, ...]:
+def _expert_costs(shape: ModelSpec, setup: Setting) -> tuple[ExpertCost, ...]:
     found: dict[tuple[int, int], float] = {}
     for count, layer in shape.runs:
         if isinstance(layer.ffn, ExpertFFN):
             key = (layer.ffn.count, layer.ffn.active)
-            found[key] = found.get(key, 0.0) + count * how.expert_bytes(layer, shape.hidden_size)
+            found[key] = found.get(key, 0.0) + count * setup.expert_bytes(layer, shape.hidden_size)
     return tuple(ExpertCost(size, *key) for key, size in found.items())

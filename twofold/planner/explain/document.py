@@ -41,8 +41,8 @@ class ExplainedScenario(ReplyObject):
             model=scenario.shape.name,
             hardware=scenario.predictor.machine.name,
             weights=scenario.weights.name,
-            kv=scenario.setting.kv.name,
-            tp=scenario.setting.tp,
+            kv=scenario.setup.kv.name,
+            tp=scenario.setup.tp,
             input_tokens=case.prompt,
             cached_tokens=case.cached,
             output_tokens=case.output,
@@ -117,10 +117,10 @@ class ExplainReply(ReplyObject, kw_only=True):
 
 def describe(scenario: UniformScenario) -> str:
     """llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, concurrency 16."""
-    case, setting = scenario.case, scenario.setting
-    devices = f"{setting.tp} × " if setting.tp > 1 else ""
+    case, setup = scenario.case, scenario.setup
+    devices = f"{setup.tp} × " if setup.tp > 1 else ""
     cached = f" ({case.cached:,} cached)" if case.cached else ""
     chunk = f", chunks of {case.chunk:,}" if case.chunk else ""
-    stored = f"{scenario.shape.name} ({scenario.weights.name}, KV {setting.kv.name})"
+    stored = f"{scenario.shape.name} ({scenario.weights.name}, KV {setup.kv.name})"
     asked = f"{case.prompt:,} prompt tokens{cached}, {case.output:,} output tokens, concurrency {case.concurrency:,}"
     return f"{stored} on {devices}{scenario.predictor.machine.name}: {asked}{chunk}"

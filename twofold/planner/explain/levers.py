@@ -54,18 +54,18 @@ def _grouped_heads(scenario: UniformScenario, _now: Prediction, _given: Assumpti
     grouped = [each for each in kinds if isinstance(each, GroupedAttention)]
     if not grouped:
         return LeverRefusal("in use", "Its latent attention has an even smaller KV cache.")
-    before = kv_bytes_per_token(scenario.shape, scenario.setting)
+    before = kv_bytes_per_token(scenario.shape, scenario.setup)
     shared = max(each.heads // each.kv_heads for each in grouped)
     if shared > 1:
         without = scenario.having(shape=_with_attention(scenario.shape, lambda _, kind: _with_groups(kind, 1, 1)))
-        larger = kv_bytes_per_token(without.shape, without.setting) / before
+        larger = kv_bytes_per_token(without.shape, without.setup) / before
         why = f"{shared} query heads share a KV head; without it the KV cache would be {larger:.3g} times as large"
         if not without.sequences:
             return LeverRefusal("in use", f"{why}, and no such sequence would fit.")
         return LeverRefusal("in use", f"{why}.", Effect("a KV head for each query head", without))
-    tp = scenario.setting.tp
+    tp = scenario.setup.tp
     changed = scenario.having(shape=_with_attention(scenario.shape, lambda _, kind: _with_groups(kind, GROUP, tp)))
-    after = kv_bytes_per_token(changed.shape, changed.setting)
+    after = kv_bytes_per_token(changed.shape, changed.setup)
     return Effect(f"{size(before)} → {size(after)} of KV cache per token and device", changed)
 
 
@@ -129,7 +129,7 @@ def _smaller_model(scenario: UniformScenario, _now: Prediction, _given: Assumpti
     name = max(found, key=lambda each: found[each])
     try:
         changed = scenario.having(shape=known_shapes()[name].stored_as(scenario.weights))
-        changed.setting.check(changed.shape)
+        changed.setup.check(changed.shape)
     except ParameterError:
         return LeverRefusal("cannot", f"{name} cannot be split across this many devices.")
     why = f"{scaled(active).strip()} → {scaled(found[name]).strip()} active parameters in the layers."
@@ -216,9 +216,9 @@ def _chunked_prefill(scenario: UniformScenario, now: Prediction, _given: Assumpt
 
 
 def _shard(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
-    before = scenario.setting.tp
+    before = scenario.setup.tp
     try:
-        changed = scenario.having(setting=replace(scenario.setting, tp=2 * before))
+        changed = scenario.having(setup=replace(scenario.setup, tp=2 * before))
         after = changed.prediction
     except ParameterError as error:
         return LeverRefusal("cannot", str(error))
@@ -247,7 +247,7 @@ def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions
     ttft = first + wait + prefill_s + moved / link
     after = retimed(now, ttft=ttft, tpot=now.tpot - now.interference, interference=0.0)
     prefilling = now.batch / (after.e2e - after.queue) * prefill_s / given.busy
-    devices = scenario.setting.tp * (1 + prefilling)
+    devices = scenario.setup.tp * (1 + prefilling)
     why = (
         f"{size(moved)} of KV cache per prompt and device take {duration(moved / link)} at {scaled(link)}B/s. "
         f"Each decode machine needs {prefilling:.2f} prefill machines."
@@ -264,7 +264,7 @@ def _flash_attention(scenario: UniformScenario, now: Prediction, _given: Assumpt
         for number, layer in scenario.shape.runs
         if not isinstance(layer.attention, RecurrentAttention)
     )
-    moved = SCORE_PASSES * SCORE_BYTES * heads // scenario.setting.tp * pairs
+    moved = SCORE_PASSES * SCORE_BYTES * heads // scenario.setup.tp * pairs
     machine, by = scenario.predictor.machine, scenario.predictor.constants
     extra = moved / (machine.bandwidth * by.eta_k)
     longer = 1 + extra / now.prefill.seconds

@@ -47,14 +47,14 @@ def roofline_points(scenario: UniformScenario, fall: Waterfall) -> tuple[Rooflin
 
 def prefill_work(scenario: UniformScenario) -> Work:
     """The work of all steps of one prompt on one device."""
-    works = (step(scenario.shape, [rows], how=scenario.setting) for rows in scenario.case.chunks())
+    works = (step(scenario.shape, [rows], setup=scenario.setup) for rows in scenario.case.chunks())
     return sum(works, Work(()))
 
 
 def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
     """The work of one decode step on one device, halfway through the completions."""
     running = batch or scenario.predictor.batch(scenario.case)
-    return step(scenario.shape, [SequenceRows(1, scenario.case.halfway - 1)] * running, how=scenario.setting)
+    return step(scenario.shape, [SequenceRows(1, scenario.case.halfway - 1)] * running, setup=scenario.setup)
 
 
 def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:

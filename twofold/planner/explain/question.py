@@ -54,9 +54,9 @@ class ScenarioFields(RequestObject, kw_only=True):
         }
         return replace(like, **{name: size for name, size in sizes.items() if size is not None})
 
-    def setting(self, named: NamedMachine, tp: int) -> Setting:
+    def setup(self, named: NamedMachine, tp: int) -> Setting:
         """How ``tp`` of these machines serve the model."""
-        return replace(named.setting, tp=tp, kv=named.setting.kv if self.kv is None else find_kv_format(self.kv))
+        return replace(named.setup, tp=tp, kv=named.setup.kv if self.kv is None else find_kv_format(self.kv))
 
     def named_spec(self, names: Names) -> ModelSpec:
         """Raises ParameterError without a model, and what ``Names.spec`` raises."""
@@ -95,8 +95,8 @@ class ExplainQuestion(ScenarioFields, kw_only=True):
             return explain(None, observed, self.goal)
         named = names.machine(self.hardware or HERE, spec, self.model)
         requests = self.requests(self.batch, REQUESTS if observed is None else requests_like(observed))
-        machine, setting = named.machine.with_disk(self.disk_gbs), self.setting(named, self.tp)
-        scenario = scenario_of(spec, machine, requests, setting, named.constants)
+        machine, setup = named.machine.with_disk(self.disk_gbs), self.setup(named, self.tp)
+        scenario = scenario_of(spec, machine, requests, setup, named.constants)
         return explain(scenario, observed, self.goal, self._assumptions(names), self.levers or ())
 
     def _spec_of(self, observed: Observed, names: Names) -> ModelSpec | None:
@@ -181,7 +181,7 @@ class CurveQuestion(ScenarioFields, kw_only=True):
         constants = constants_for(named.machine, spec)
         errors = errors_for(spec, named.machine, constants)
         price = named.machine.price if machine.price_per_hour is None else machine.price_per_hour
-        predictor = Predictor(spec, named.machine, constants, self.setting(named, machine.tp))
+        predictor = Predictor(spec, named.machine, constants, self.setup(named, machine.tp))
         points = []
         for batch in sorted(set(self.batches or BATCHES)):
             scenario = UniformScenario(predictor, self.requests(batch))

@@ -75,11 +75,11 @@ def scenario_of(
     spec: ModelSpec,
     machine: Machine,
     requests: Case,
-    setting: Setting,
+    setup: Setting,
     constants: Constants | None = None,
 ) -> UniformScenario:
     """A hypothetical scenario. Raises ParameterError if one request does not fit in memory; the hint says what fits."""
-    predictor = Predictor(spec, machine, constants or constants_for(machine, spec), setting)
+    predictor = Predictor(spec, machine, constants or constants_for(machine, spec), setup)
     scenario = UniformScenario(predictor, requests)
     try:
         predictor.batch(requests)
@@ -169,7 +169,7 @@ def _ways_to_fit(scenario: UniformScenario) -> list[str]:
     """Options that each make room alone: smaller weights, and the fewest devices."""
     smaller = [(form, scenario.having(shape=scenario.shape.stored_as(form))) for form in (INT8, INT4)]
     fitting = [f"--weights {form.name} ({size(each.weight_bytes)})" for form, each in smaller if each.sequences > 0]
-    devices = 2 * scenario.setting.tp
+    devices = 2 * scenario.setup.tp
     while devices <= MAX_DEVICES and not _fits(scenario, devices):
         devices *= 2
     return fitting if devices > MAX_DEVICES else [*fitting, f"--tp {devices}"]
@@ -177,7 +177,7 @@ def _ways_to_fit(scenario: UniformScenario) -> list[str]:
 
 def _fits(scenario: UniformScenario, devices: int) -> bool:
     try:
-        return scenario.having(setting=replace(scenario.setting, tp=devices)).sequences > 0
+        return scenario.having(setup=replace(scenario.setup, tp=devices)).sequences > 0
     except ParameterError:
         return False
 

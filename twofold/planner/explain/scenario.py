@@ -80,13 +80,11 @@ class UniformScenario:
     predictor: Predictor
     case: Case
 
-    def having(
-        self, *, shape: ModelSpec | None = None, setting: Setting | None = None, case: Case | None = None
-    ) -> Self:
+    def having(self, *, shape: ModelSpec | None = None, setup: Setting | None = None, case: Case | None = None) -> Self:
         """A copy with other values."""
         predictor = self.predictor
-        if shape is not None or setting is not None:
-            predictor = replace(predictor, shape=shape or predictor.shape, how=setting or predictor.how)
+        if shape is not None or setup is not None:
+            predictor = replace(predictor, shape=shape or predictor.shape, setup=setup or predictor.setup)
         return replace(self, predictor=predictor, case=case or self.case)
 
     @property
@@ -94,8 +92,8 @@ class UniformScenario:
         return self.predictor.shape
 
     @property
-    def setting(self) -> Setting:
-        return self.predictor.how
+    def setup(self) -> Setting:
+        return self.predictor.setup
 
     @property
     def further(self) -> int:
@@ -110,11 +108,11 @@ class UniformScenario:
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights on one device."""
-        return weight_bytes(self.shape, self.setting)
+        return weight_bytes(self.shape, self.setup)
 
     def kv_bytes(self, context: int) -> int:
         """Bytes of keys and values of one sequence on one device."""
-        return kv_bytes(self.shape, context, self.setting)
+        return kv_bytes(self.shape, context, self.setup)
 
     @cached_property
     def sequences(self) -> int:

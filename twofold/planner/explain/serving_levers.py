@@ -90,16 +90,16 @@ def _drafts(
 
 def _kv_format(form: ValueFormat) -> ApplyLever:
     def apply(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
-        changed = scenario.having(setting=replace(scenario.setting, kv=form))
+        changed = scenario.having(setup=replace(scenario.setup, kv=form))
         context = scenario.case.halfway
         before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
         if after > ENOUGH * before:
             return LeverRefusal(
-                "in use", f"The KV cache is {scenario.setting.kv.name}, which is not larger than {form.name}."
+                "in use", f"The KV cache is {scenario.setup.kv.name}, which is not larger than {form.name}."
             )
         then, now = scenario.sequences, changed.sequences
         return Effect(
-            f"{scenario.setting.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
+            f"{scenario.setup.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
             changed,
             f"{now:,} such sequences fit in memory instead of {then:,}." if now > then else "",
         )
@@ -224,8 +224,8 @@ def _scoring_s(scenario: UniformScenario, scorer: ModelSpec) -> float:
     """Seconds in which the scorer, on one device, computes the fresh tokens with logits for each."""
     predictor = scenario.predictor
     own = scenario.shape == scorer
-    how = predictor.how if own else replace(predictor.how, tp=1, ep=1)
-    steps = predictor.steps if own else StepPredictor.of(scorer, predictor.machine, how)
+    setup = predictor.setup if own else replace(predictor.setup, tp=1, ep=1)
+    steps = predictor.steps if own else StepPredictor.of(scorer, predictor.machine, setup)
     chunk = scenario.case.chunk or scenario.case.fresh
     spans = (
         SequenceRows(min(chunk, scenario.case.fresh - start), start, min(chunk, scenario.case.fresh - start))

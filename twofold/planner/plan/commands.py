@@ -25,8 +25,8 @@ def obstacle(configuration: Configuration) -> str | None:
         return "it has no tensor parallelism"
     if not configuration.stored:
         return f"it does not convert weights to {configuration.weights}"
-    if configuration.how.kv not in KV_FORMATS.values():
-        return f"it has no {configuration.how.kv.name} KV cache"
+    if configuration.setup.kv not in KV_FORMATS.values():
+        return f"it has no {configuration.setup.kv.name} KV cache"
     return None
 
 
@@ -36,7 +36,7 @@ def fleet_commands(plan: CapacityPlan) -> Sequence[str]:
     configuration = plan.configuration
     if obstacle(configuration) is not None:
         return []
-    kv = next(name for name, each in KV_FORMATS.items() if each == configuration.how.kv)
+    kv = next(name for name, each in KV_FORMATS.items() if each == configuration.setup.kv)
     settings = f"--max-num-seqs {plan.batch_limit} --max-num-batched-tokens {configuration.chunk} --kv-cache-dtype {kv}"
     if configuration.speculation and configuration.speculation.draft:
         settings += """ --speculative-config '{"model": "DRAFT"}'"""

@@ -122,7 +122,7 @@ def _configuration(configuration: Configuration) -> Fields:
         "hardware": configuration.machine.name,
         "tp": configuration.tp,
         "weights": configuration.weights,
-        "kv": configuration.how.kv.name,
+        "kv": configuration.setup.kv.name,
         "chunk": None if configuration.split else configuration.chunk,
         "split": configuration.split,
         "speculation": speculation

@@ -134,10 +134,10 @@ class StepModel:
     @classmethod
     def of(cls, configuration: Configuration, traffic: Traffic, constants: Constants) -> StepModel:
         """Raises ParameterError if the devices cannot share the model, or have no link."""
-        machine, how, speculation = configuration.machine, configuration.how, configuration.speculation
-        steps = StepPredictor.of(configuration.shape, machine, how)
+        machine, setup, speculation = configuration.machine, configuration.setup, configuration.speculation
+        steps = StepPredictor.of(configuration.shape, machine, setup)
         draft = speculation.draft if speculation else None
-        return cls(configuration, traffic, constants, steps, StepPredictor.of(draft, machine, how) if draft else None)
+        return cls(configuration, traffic, constants, steps, StepPredictor.of(draft, machine, setup) if draft else None)
 
     def step_s(self, *spans: tuple[int, SequenceRows]) -> float:
         """Seconds of one step."""
@@ -289,7 +289,7 @@ class Candidate:
     def memory(self) -> ReplicaMemory:
         c = self.configuration
         draft = c.speculation.draft if c.speculation else None
-        return ReplicaMemory(c.shape, c.machine.memory, c.how, c.chunk, LOGIT_ROWS, draft)
+        return ReplicaMemory(c.shape, c.machine.memory, c.setup, c.chunk, LOGIT_ROWS, draft)
 
     @cached_property
     def sequences(self) -> int:

@@ -71,11 +71,11 @@ class FitResult:
 
 def fit(question: Question) -> FitResult:
     """How the model of a question fits. Raises ParameterError if the devices cannot share it."""
-    how = Setting(tp=question.tp, kv=question.kv)
-    how.check(question.shape)
+    setup = Setting(tp=question.tp, kv=question.kv)
+    setup.check(question.shape)
     shape = question.shape if question.weights is None else question.shape.stored_as(question.weights)
     memory = ReplicaMemory(
-        shape, question.machine.memory, how, question.rows, logit_rows=question.concurrency, share=question.share
+        shape, question.machine.memory, setup, question.rows, logit_rows=question.concurrency, share=question.share
     )
     return FitResult(
         question,

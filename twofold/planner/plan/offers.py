@@ -68,7 +68,7 @@ def offers(plan: CapacityPlan, traffic: Traffic) -> Iterator[LeverOffer]:
     prompt = max(1, round(traffic.mean(kind.prompt for kind in kinds)))
     cached = min(prompt - 1, round(traffic.mean(kind.cached for kind in kinds)))
     output = max(1, round(traffic.mean(kind.output for kind in kinds)))
-    predictor = Predictor(c.shape, c.machine, constants_for(c.machine, c.shape), c.how)
+    predictor = Predictor(c.shape, c.machine, constants_for(c.machine, c.shape), c.setup)
     for lever in SERVING_LEVERS:
         if lever.name not in CONDITIONS or (c.speculation and lever.name in {"speculation", "draft model"}):
             continue

@@ -71,7 +71,7 @@ class Configuration:
     shape: ModelSpec
     machine: Machine
     weights: str
-    how: Setting
+    setup: Setting
     chunk: int
     split: bool = False
     speculation: Speculation | None = None
@@ -79,7 +79,7 @@ class Configuration:
 
     @property
     def tp(self) -> int:
-        return self.how.tp
+        return self.setup.tp
 
     @property
     def drafts(self) -> int:
@@ -89,7 +89,7 @@ class Configuration:
     @cached_property
     def name(self) -> str:
         """A short description."""
-        parts = [self.shape.name, f"{self.tp}×{self.machine.name}", self.weights, f"kv {self.how.kv.name}"]
+        parts = [self.shape.name, f"{self.tp}×{self.machine.name}", self.weights, f"kv {self.setup.kv.name}"]
         parts.append("split" if self.split else f"chunk {self.chunk}")
         if self.speculation:
             parts.append(count(self.speculation.drafts, "draft"))
@@ -132,10 +132,10 @@ class Choices:
         """All configurations, by model and machine. Split ones have no choice of chunks: their prompts run whole."""
         for model, machine, tp in product(self.models, self.machines, self.tp):
             for shape, kv in product(stored_as(model, self.weights), self.kv):
-                how, name = Setting(tp=tp, kv=kv), main_format(shape).name
+                setup, name = Setting(tp=tp, kv=kv), main_format(shape).name
                 for speculation in self._speculations():
                     each = Configuration(
-                        shape, machine, name, how, max(self.chunks), False, speculation, shape is model
+                        shape, machine, name, setup, max(self.chunks), False, speculation, shape is model
                     )
                     yield from (replace(each, chunk=chunk) for chunk in self.chunks)
                     if self.split:

@@ -209,7 +209,7 @@ def _row(plan: CapacityPlan, named: bool) -> tuple[str, ...]:
         str(plan.count),
         f"{c.shape.name + ' on ' if named else ''}{c.tp}×{c.machine.name}",
         c.weights,
-        c.how.kv.name,
+        c.setup.kv.name,
         steps,
         _time(plan.ttft, plan.source),
         _time(plan.tpot, plan.source),

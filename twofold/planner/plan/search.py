@@ -106,10 +106,10 @@ def _quality_reasons(candidate: Candidate) -> Iterator[str]:
     c = candidate.configuration
     if not c.stored:
         yield f"{c.weights} weights may reduce quality: compare output quality with the unquantized model."
-    if c.how.kv.bits < 16:
-        known = benchmark(f"KV {c.how.kv.name}", None)
+    if c.setup.kv.bits < 16:
+        known = benchmark(f"KV {c.setup.kv.name}", None)
         words = f" Benchmarks measured {known}." if known else ""
-        yield f"{c.how.kv.bits}-bit KV may reduce quality in long contexts.{words}"
+        yield f"{c.setup.kv.bits}-bit KV may reduce quality in long contexts.{words}"
 
 
 def _benchmark(speculation: Speculation) -> str:
@@ -202,7 +202,7 @@ def best(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
     kept: dict[tuple[object, ...], CapacityPlan] = {}
     for plan in by_cost(plans):
         c = plan.configuration
-        kept.setdefault((c.shape.name, c.machine.name, c.how, c.weights, c.split), plan)
+        kept.setdefault((c.shape.name, c.machine.name, c.setup, c.weights, c.split), plan)
     return list(kept.values())
 
 
@@ -222,7 +222,7 @@ def by_cost(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
 
 def _rank(plan: CapacityPlan) -> tuple[float, int, int, float, float]:
     c = plan.configuration
-    risks = (not c.stored) + (c.how.kv.bits < 16)
+    risks = (not c.stored) + (c.setup.kv.bits < 16)
     return (plan.devices if plan.cost is None else plan.cost), plan.devices, risks, plan.tpot.at, plan.ttft.at
 
 
@@ -379,7 +379,7 @@ def alternatives(choices: Choices, traffic: Traffic, slo: PlanSlo, facts: Facts)
 def _short(configuration: Configuration, asked: Choices) -> str:
     c = configuration
     model = f"{c.shape.name} with " if len(asked.models) > 1 else ""
-    kv = "" if c.how.kv in asked.kv else f", {c.how.kv.name} keys and values"
+    kv = "" if c.setup.kv in asked.kv else f", {c.setup.kv.name} keys and values"
     return f"{model}{c.weights} weights on {c.tp}×{c.machine.name}{kv}"
 
 
@@ -391,6 +391,6 @@ def _differences(configuration: Configuration, asked: Choices) -> int:
             configuration.machine not in asked.machines,
             configuration.tp not in asked.tp,
             configuration.weights not in names,
-            configuration.how.kv not in asked.kv,
+            configuration.setup.kv not in asked.kv,
         )
     )

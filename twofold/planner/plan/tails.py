@@ -142,7 +142,7 @@ def _scenario(candidate: Candidate, plan: CapacityPlan, replicas: int) -> Scenar
     groups = groups_for(
         c.shape,
         c.machine,
-        c.how,
+        c.setup,
         sequences=plan.batch_limit,
         rows=rows,
         memory=float(candidate.memory.room().kv),
@@ -153,7 +153,7 @@ def _scenario(candidate: Candidate, plan: CapacityPlan, replicas: int) -> Scenar
         shape=c.shape,
         machine=c.machine,
         setting=EngineSetting(groups, sequences=plan.batch_limit, rows=rows),
-        how=c.how,
+        setup=c.setup,
         constants=candidate.constants,
         replicas=replicas,
         split=Split(count.prefill, count.decode) if c.split else None,

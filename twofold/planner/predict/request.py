@@ -121,16 +121,16 @@ class Predictor:
     shape: ModelSpec
     machine: Machine
     constants: Constants
-    how: Setting = PLAIN
+    setup: Setting = PLAIN
     steps: StepPredictor = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", StepPredictor.of(self.shape, self.machine, self.how))
+        object.__setattr__(self, "steps", StepPredictor.of(self.shape, self.machine, self.setup))
 
     @property
     def memory(self) -> ReplicaMemory:
         """Of each device; activations are not counted."""
-        return ReplicaMemory(self.shape, self.machine.memory, self.how)
+        return ReplicaMemory(self.shape, self.machine.memory, self.setup)
 
     def batch(self, case: Case) -> int:
         """How many of the case's requests run together: those that fit in memory, halfway through their completions.
@@ -173,14 +173,14 @@ class Predictor:
             batch=batch,
             output=case.output,
             concurrency=case.concurrency,
-            devices=self.how.tp,
+            devices=self.setup.tp,
             load=load,
         )
 
     def load_s(self, case: Case) -> float:
         """Seconds of reading and verifying the keys and values of all devices for the loaded tokens."""
-        ends = (kv_bytes(self.shape, tokens, self.how) for tokens in (case.cached + case.loaded, case.cached))
-        return self.how.tp * (next(ends) - next(ends)) * (1 / self.machine.disk + 1 / DIGEST) if case.loaded else 0.0
+        ends = (kv_bytes(self.shape, tokens, self.setup) for tokens in (case.cached + case.loaded, case.cached))
+        return self.setup.tp * (next(ends) - next(ends)) * (1 / self.machine.disk + 1 / DIGEST) if case.loaded else 0.0
 
     def decode(self, case: Case, batch: int) -> Demand:
         """Of a step of ``batch`` sequences halfway through their completions."""

@@ -95,7 +95,7 @@ def check_ratio(steps: StepPredictor, by: Constants, batch: int, context: int, g
 
 def draft_ratio(steps: StepPredictor, draft: ModelSpec, by: Constants, batch: int, context: int) -> float:
     """c: seconds of a step of the draft model, on the same devices, against one of the model."""
-    drafting = StepPredictor.of(draft, steps.machine, steps.how).decode(batch, context)
+    drafting = StepPredictor.of(draft, steps.machine, steps.setup).decode(batch, context)
     return drafting.seconds(by) / steps.decode(batch, context).seconds(by)
 
 

@@ -83,8 +83,8 @@ class Demand(NamedTuple):
     sequences: int
 
     @classmethod
-    def of(cls, work: Work, machine: Machine, *, layers: int, sequences: int, how: Setting = PLAIN) -> Demand:
-        """Of a step that was counted with the same ``how``. Raises ParameterError where devices have no link."""
+    def of(cls, work: Work, machine: Machine, *, layers: int, sequences: int, setup: Setting = PLAIN) -> Demand:
+        """Of a step that was counted with the same ``setup``. Raises ParameterError where devices have no link."""
         matrices = attention = 0.0
         for each in work.operators:
             seconds = each.flops / peak(machine, each.arithmetic) if each.flops else 0.0
@@ -97,7 +97,7 @@ class Demand(NamedTuple):
             matrices=matrices,
             kv=(work.kv_read + work.kv_written) / machine.bandwidth,
             attention=attention,
-            messages=link_seconds(work.all_reduce_bytes, machine, how.tp),
+            messages=link_seconds(work.all_reduce_bytes, machine, setup.tp),
             all_reduces=work.all_reduces,
             layers=layers,
             sequences=sequences,
@@ -178,7 +178,7 @@ class StepPredictor:
 
     cost: StepCost
     machine: Machine
-    how: Setting
+    setup: Setting
     layers: int
     row_s: float
     logit_row_s: float
@@ -187,17 +187,17 @@ class StepPredictor:
     bandwidth: float
 
     @classmethod
-    def of(cls, shape: ModelSpec, machine: Machine, how: Setting = PLAIN) -> StepPredictor:
+    def of(cls, shape: ModelSpec, machine: Machine, setup: Setting = PLAIN) -> StepPredictor:
         """Raises ParameterError where the devices cannot share the model, or have no link."""
         silent, loud = (
-            Demand.of(step(shape, [span], how=how), machine, layers=len(shape.layers), sequences=1, how=how)
+            Demand.of(step(shape, [span], setup=setup), machine, layers=len(shape.layers), sequences=1, setup=setup)
             for span in (SequenceRows(1, 0, 0), SequenceRows(1, 0, 1))
         )
-        cost = StepCost.of(shape, how)
-        link_s = link_seconds(cost.all_reduce_row_bytes, machine, how.tp)
-        attention_peak = float(peak(machine, how.attention_arithmetic))
+        cost = StepCost.of(shape, setup)
+        link_s = link_seconds(cost.all_reduce_row_bytes, machine, setup.tp)
+        attention_peak = float(peak(machine, setup.attention_arithmetic))
         row_s, logit_row_s, bandwidth = silent.matrices, loud.matrices - silent.matrices, float(machine.bandwidth)
-        return cls(cost, machine, how, len(shape.layers), row_s, logit_row_s, link_s, attention_peak, bandwidth)
+        return cls(cost, machine, setup, len(shape.layers), row_s, logit_row_s, link_s, attention_peak, bandwidth)
 
     def demand(self, spans: Iterable[tuple[int, SequenceRows]]) -> Demand:
         """Of one step, given as (number of sequences, rows of each)."""

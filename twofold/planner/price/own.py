@@ -33,12 +33,12 @@ MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class OwnMachines:
-    """A model on ``how.tp`` machines at a price per hour; ``batch`` sequences in a decode step (None: all that fit)."""
+    """A model on ``setup.tp`` machines, paid by the hour; ``batch`` sequences in a decode step (None: all that fit)."""
 
     shape: ModelSpec
     machine: Machine
     prices: MachinePrices
-    how: Setting = PLAIN
+    setup: Setting = PLAIN
     batch: int | None = None
 
 
@@ -165,22 +165,22 @@ def own_cost(own: OwnMachines, workload: Workload, seconds: Callable[[Demand], f
     by = constants_for(own.machine, own.shape)
     step_seconds = seconds or (lambda demand: demand.seconds(by))
     context = workload.input_tokens + workload.output_tokens
-    memory = ReplicaMemory(own.shape, own.machine.memory, own.how)
+    memory = ReplicaMemory(own.shape, own.machine.memory, own.setup)
     sequences = memory.sequences(context)
     if not sequences:
         raise _too_large(own, memory, context)
     batch = min(own.batch or sequences, sequences)
     cached = min(workload.prefix_tokens, workload.input_tokens - 1)
     missed = 1 / workload.session if workload.session else 0.0
-    steps = StepPredictor.of(own.shape, own.machine, own.how)
+    steps = StepPredictor.of(own.shape, own.machine, own.setup)
     whole, rest = (step_seconds(steps.prefill(workload.input_tokens - kept, kept)) for kept in (0, cached))
     mean = workload.input_tokens + (workload.output_tokens + 1) // 2
     step_s = step_seconds(steps.decode(batch, mean))
     return OwnCost(
         workload=workload,
         sequences=sequences,
-        devices=own.how.tp,
-        per_hour=float(own.prices.per_hour) * own.how.tp,
+        devices=own.setup.tp,
+        per_hour=float(own.prices.per_hour) * own.setup.tp,
         busy_share=float(own.prices.busy_share),
         batch=batch,
         step_s=step_s,
@@ -193,7 +193,7 @@ def _too_large(own: OwnMachines, memory: ReplicaMemory, context: int) -> Resourc
     gib, room = 1 << 30, memory.room()
     need = (room.weights + memory.sequence_bytes(context)) / gib
     return ResourceError(
-        f"{own.shape.name} does not fit into {own.how.tp} × {own.machine.name}: each needs {need:.1f} GiB for weights "
-        f"and one sequence of {context:,} tokens, and has {room.usable / gib:.1f} GiB for them.",
+        f"{own.shape.name} does not fit into {own.setup.tp} × {own.machine.name}: each needs {need:.1f} GiB for "
+        f"weights and one sequence of {context:,} tokens, and has {room.usable / gib:.1f} GiB for them.",
         hint="Use more devices (--tp), smaller weights (--weights fp8, int4) or a smaller context.",
     )

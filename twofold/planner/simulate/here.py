@@ -46,7 +46,7 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
         shape=predictor.shape,
         machine=predictor.machine,
         setting=setting,
-        how=predictor.how,
+        setup=predictor.setup,
         constants=predictor.constants,
         exact=True,
     )

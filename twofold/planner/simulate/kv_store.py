@@ -43,7 +43,7 @@ class SimulatedStore:
 
 
 def simulated_store(
-    shape: ModelSpec, machine: Machine, budget: int, how: Setting = PLAIN, *, block_size: int
+    shape: ModelSpec, machine: Machine, budget: int, setup: Setting = PLAIN, *, block_size: int
 ) -> SimulatedStore:
     """A store of ``budget`` bytes on the machine's disk. Raises ParameterError if it cannot hold a segment, or if
     segments are no whole blocks."""
@@ -53,12 +53,12 @@ def simulated_store(
             param="block-size",
             hint="Use 16.",
         )
-    if any(how.state_bytes(layer.attention) for _, layer in shape.runs):
+    if any(setup.state_bytes(layer.attention) for _, layer in shape.runs):
         raise ParameterError(
             f"{shape.name} has recurrent states, which a KV store does not keep.", param="kv-store-bytes"
         )
-    layout = KVLayout(shape, how.kv, block_size, how.tp)
-    sizes = tuple(how.tp * size for size in layout.window_bytes(1 << 62).values())
+    layout = KVLayout(shape, setup.kv, block_size, setup.tp)
+    sizes = tuple(setup.tp * size for size in layout.window_bytes(1 << 62).values())
     store = SimulatedStore(budget, sizes, 1 / machine.disk + 1 / DIGEST)
     if budget < store.segment_bytes(block_size):
         raise ParameterError(

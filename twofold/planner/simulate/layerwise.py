@@ -69,7 +69,7 @@ def layer_kv(
     machine: Machine,
     groups: tuple[GroupSize, ...],
     host_bytes: int,
-    how: Setting = PLAIN,
+    setup: Setting = PLAIN,
     *,
     rows: int,
     block_size: int,
@@ -86,13 +86,13 @@ def layer_kv(
             param="layer-kv",
             hint="Moving keys and values within one memory frees nothing. Name a machine with device memory: l40s.",
         )
-    if len(groups) > 1 or groups[0].window or any(how.state_bytes(layer.attention) for _, layer in shape.runs):
+    if len(groups) > 1 or groups[0].window or any(setup.state_bytes(layer.attention) for _, layer in shape.runs):
         raise ParameterError(
             f"{shape.name} has layers that do not keep the keys and values of all positions.",
             param="layer-kv",
             hint="Layer-wise keys and values are simulated for models with full attention in every layer.",
         )
-    layout = KVLayout(shape, how.kv, block_size, how.tp)
+    layout = KVLayout(shape, setup.kv, block_size, setup.tp)
     layers = len(shape.layers)
     block_bytes = layout.window_bytes(1 << 62)[None]
     buffer = -(-BUFFERS * rows // (layers * block_size))

@@ -52,11 +52,11 @@ class SpeculativeSteps:
         drafts: SimulatedDrafts,
         machine: Machine,
         constants: Constants,
-        how: Setting = PLAIN,
+        setup: Setting = PLAIN,
         windows: tuple[int | None, ...] = (None,),
     ) -> None:
         self._seconds, self._drafts, self._by, self._windows = seconds, drafts, constants, windows
-        self._draft = None if drafts.draft is None else StepPredictor.of(drafts.draft, machine, how)
+        self._draft = None if drafts.draft is None else StepPredictor.of(drafts.draft, machine, setup)
         self._tokens = [tokens_a_turn(drafts.acceptance, count) for count in range(drafts.most + 1)]
 
     def __call__(self, size: StepSize) -> float:

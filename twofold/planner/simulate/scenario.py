@@ -68,7 +68,7 @@ class Scenario:
     shape: ModelSpec
     machine: Machine
     setting: EngineSetting
-    how: Setting = PLAIN
+    setup: Setting = PLAIN
     constants: Constants | None = None
     replicas: int = 1
     split: Split | None = None
@@ -149,14 +149,14 @@ class Scenario:
 
     def steps(self) -> PredictedSteps:
         """The predicted steps of the model, without drafts and compression."""
-        return PredictedSteps(self.shape, self.machine, self.constants, self.how)
+        return PredictedSteps(self.shape, self.machine, self.constants, self.setup)
 
     def make_replicas(self, steps: PredictedSteps, count: int) -> list[Replica]:
         """Creates ``count`` replicas."""
         seconds: StepSeconds = steps
         by = self.constants or constants_for(self.machine, self.shape)
         if self.drafts is not None:
-            seconds = SpeculativeSteps(seconds, self.drafts, self.machine, by, self.how, steps.windows)
+            seconds = SpeculativeSteps(seconds, self.drafts, self.machine, by, self.setup, steps.windows)
         if self.compression is not None:
             seconds = CompressedSteps(seconds, self.compression, self.machine, by)
         if self.exact:
@@ -166,4 +166,4 @@ class Scenario:
 
     def _travel_s(self, tokens: int) -> float:
         assert self.split is not None, "keys and values are sent only between separate phases"
-        return self.split.latency_s + kv_bytes(self.shape, tokens, self.how) / self.split.link
+        return self.split.latency_s + kv_bytes(self.shape, tokens, self.setup) / self.split.link

@@ -98,7 +98,7 @@ class EngineSetting:
 def groups_for(
     shape: ModelSpec,
     machine: Machine,
-    how: Setting = PLAIN,
+    setup: Setting = PLAIN,
     *,
     sequences: int = DEFAULT_SEQUENCES,
     rows: int = DEFAULT_ROWS,
@@ -113,12 +113,12 @@ def groups_for(
     windows get at most the blocks that ``sequences`` sequences can use, the other layers the rest.
     Raises ResourceError if the weights leave no room.
     """
-    room = ReplicaMemory(shape, machine.memory, how, rows, sequences, draft, share).room()
+    room = ReplicaMemory(shape, machine.memory, setup, rows, sequences, draft, share).room()
     pool = room.kv if memory is None else memory
-    pool -= sequences * sum(count * how.state_bytes(layer.attention) for count, layer in shape.runs)
-    sizes = KVLayout(shape, how.kv, block_size, how.tp).window_bytes(1 << 62)
+    pool -= sequences * sum(count * setup.state_bytes(layer.attention) for count, layer in shape.runs)
+    sizes = KVLayout(shape, setup.kv, block_size, setup.tp).window_bytes(1 << 62)
     if draft is not None:
-        sizes[next(iter(sizes))] += block_size * kv_bytes_per_token(draft, how)
+        sizes[next(iter(sizes))] += block_size * kv_bytes_per_token(draft, setup)
     found = _share_out(sizes, pool, sequences=sequences, rows=rows, block_size=block_size)
     if found[0].blocks < 1:
         raise ResourceError(
@@ -148,15 +148,15 @@ StepSeconds: TypeAlias = Callable[[StepSize], float]
 
 
 class PredictedSteps:
-    """Seconds of a model's steps on ``how.tp`` devices together.
+    """Seconds of a model's steps on ``setup.tp`` devices together.
 
     ``windows``: windows of its layers, None for layers without; ``first_s``: seconds of a request before its steps.
     """
 
     def __init__(
-        self, shape: ModelSpec, machine: Machine, constants: Constants | None = None, how: Setting = PLAIN
+        self, shape: ModelSpec, machine: Machine, constants: Constants | None = None, setup: Setting = PLAIN
     ) -> None:
-        self._steps, self._by = StepPredictor.of(shape, machine, how), constants or constants_for(machine, shape)
+        self._steps, self._by = StepPredictor.of(shape, machine, setup), constants or constants_for(machine, shape)
         self.windows = tuple(self._steps.cost.windows)
         self.first_s = float(self._by.t_first)
 

@@ -151,7 +151,7 @@ def _placed(registry: ModelRegistry, values: Values) -> Values:
         known = [served, *registry.models] if served is not None else registry.models
         ceilings = next((found for model in known if (found := _machine(model)) is not None), None)
         if ceilings is not None:
-            here |= {"machine": to_plain(ceilings.machine), "how": to_plain(ceilings.how)}
+            here |= {"machine": to_plain(ceilings.machine), "setup": to_plain(ceilings.setup)}
     return values | {"here": here}
 
 

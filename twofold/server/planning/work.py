@@ -34,7 +34,7 @@ class ServerNames(Names):
         here = values.get("here") or {}
         self._spec: ModelSpec | None = from_plain(here.get("shape"))
         self._machine = (
-            NamedMachine(from_plain(here["machine"]), from_plain(here["how"])) if "machine" in here else None
+            NamedMachine(from_plain(here["machine"]), from_plain(here["setup"])) if "machine" in here else None
         )
 
     def spec(self, model: str, weights: str | None = None) -> ModelSpec:
