@@ -166,7 +166,7 @@ def test_moved_blocks_are_the_same(model: CpuModel, alone: list[Values]) -> None
     """After half a prompt its blocks go out, others take their place, and it comes back elsewhere."""
     batch = one_sequence(PROMPTS[2][:200], TABLES[2])
     model.run(batch)
-    held = batch.block_tables[:, 0, :13].tolist()
+    held = batch.block_tables[:2, 0, :13].tolist()
     free = [[b for b in range(128) if b not in blocks] for blocks in held]
     moves = [BlockMove(MoveKind.COPY, g, held[g][i], free[g][i]) for g in (0, 1) for i in range(5)]
     moves += [BlockMove(MoveKind.OUT, g, held[g][i], 2 * i) for g in (0, 1) for i in range(5, 13)]
@@ -176,7 +176,7 @@ def test_moved_blocks_are_the_same(model: CpuModel, alone: list[Values]) -> None
             spoil(model, group, block)
     model.move([BlockMove(MoveKind.IN, g, 2 * i, free[g][i]) for g in (0, 1) for i in range(5, 13)])
     rest = one_sequence(PROMPTS[2][200:], TABLES[2], 200)
-    rest.block_tables[:, 0] = [blocks[:40] for blocks in free]
+    rest.block_tables[:2, 0] = [blocks[:40] for blocks in free]
     assert np.array_equal(outputs(model, rest), alone[2][200:])
 
 
