@@ -16,8 +16,8 @@ from twofold import LLM, SamplingParams
 from twofold.backends import base as registry
 from twofold.backends.base import Backend, LoadableModel, RunnerSizes
 from twofold.backends.dequantize import dequantize
-from twofold.backends.host import HostRunner
 from twofold.backends.reference import NumpyOps, PagedCache
+from twofold.backends.runner import HostRunner
 from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError

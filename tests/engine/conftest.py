@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.mock import MockForward, StateForward
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
-from twofold.backends.host import HostRunner
+from twofold.backends.runner import HostRunner
 from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.clock import Clock

@@ -6,7 +6,7 @@ from array import array
 from typing import Any
 
 from twofold.backends.base import RunnerSizes
-from twofold.backends.host import BatchBuilder
+from twofold.backends.runner import BatchBuilder
 from twofold.core.params import SamplingParams
 from twofold.core.step import SAMPLED, Pooling, SamplingSpec, SequenceStart, SequenceStep, StepInput, TableChange
 

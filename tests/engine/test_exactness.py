@@ -18,7 +18,7 @@ from tests.engine.drafts import Key, Kind, Recorder, Scripted, use
 from tests.support.tiny import TWO_SIZES, TinyModel, TinyOptions
 from twofold.backends.base import NO_MASKS, StepHandle
 from twofold.backends.cpu import backend
-from twofold.backends.host import HostRunner
+from twofold.backends.runner import HostRunner
 from twofold.backends.wire import read_masks, read_outcome, read_step, to_bytes
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
 from twofold.core.params import SamplingParams, StructuredOutputsParams

@@ -14,7 +14,7 @@ import pytest
 from tests.backends.sampling.naive import mask_of
 from tests.engine.mock import HIDDEN, MockForward
 from twofold.backends.base import RunnerSizes
-from twofold.backends.host import HostRunner
+from twofold.backends.runner import HostRunner
 from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError, ParameterError

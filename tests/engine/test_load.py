@@ -16,8 +16,8 @@ import pytest
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.cpu.weights import WeightStore
-from twofold.backends.host import HostRunner
 from twofold.backends.reference import ReferenceBackend
+from twofold.backends.runner import HostRunner
 from twofold.core.errors import ModelNotFoundError, ParameterError, ResourceError, TemplateError
 from twofold.core.params import SamplingParams
 from twofold.engine.config import EngineOptions

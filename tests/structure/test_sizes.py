@@ -24,7 +24,7 @@ MAX_FIRST_BYTES = 149_000
 MAX_FIRST_GZIP_BYTES = 47_300
 """Of the files before one can type. The goals are 75 kB and 25 kB."""
 MAX_FUNCTION_LINES = 60
-MAX_PACKAGE_LINES = 100_005
+MAX_PACKAGE_LINES = 100_007
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 

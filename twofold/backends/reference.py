@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from twofold.backends.base import Backend, LoadableModel, RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.drafting import DraftModel
-from twofold.backends.host import HostRunner
 from twofold.backends.kv_codes import bfloat16, code_8, code_v4, finite, key_factors, query_codes, spread, spread_back
+from twofold.backends.runner import HostRunner
 from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ResourceError

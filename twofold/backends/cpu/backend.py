@@ -19,7 +19,7 @@ from twofold.backends.cpu.model import CpuModel
 from twofold.backends.cpu.tables import SelfTests, TableChoice, choose_table, select_table
 from twofold.backends.drafting import DraftModel
 from twofold.backends.graph import Node, Recorder
-from twofold.backends.host import HostRunner
+from twofold.backends.runner import HostRunner
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec

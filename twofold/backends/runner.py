@@ -159,7 +159,7 @@ class HostStep:
     """``StepHandle`` of a ``HostRunner``."""
 
     def __init__(self, runner: HostRunner, step: StepInput, *, overlap: bool) -> None:
-        self._forward, self._sampler, self._batches, self._step = runner.forward, runner.sampler, runner.batches, step
+        self._forward, self._sampler, self._step = runner.forward, runner.sampler, step
         self._began = perf_counter()
         if step.moves:
             self._forward.move(step.moves)
@@ -167,12 +167,14 @@ class HostStep:
                 runner.draft.move(step.moves)
         self._moved = self._started = perf_counter()
         self._logits: F32 | None = None
+        self._sequences: list[RunnerSequence] = []
         self._drafts: dict[int, array[int]] = {}
         self._draft_s: tuple[float, ...] = ()
         if step.steps:
-            batch = self._batches.build(step)
+            batch = runner.batches.build(step)
+            self._sequences = runner.batches.sequences
             if runner.draft is not None and any(entry.draft for entry in step.steps):
-                self._drafts, self._draft_s = runner.draft.propose(step.steps, self._batches.sequences, batch)
+                self._drafts, self._draft_s = runner.draft.propose(step.steps, self._sequences, batch)
             self._started = perf_counter()
             if overlap:
                 self._forward.begin(batch)
@@ -205,7 +207,7 @@ class HostStep:
         outcomes: list[SequenceOutcome] = []
         sampled = self._sample(logits, masks)
         first = place = hidden = 0
-        for step, kept in zip(self._step.steps, self._batches.sequences, strict=True):
+        for step, kept in zip(self._step.steps, self._sequences, strict=True):
             number, samples = step.sequence_id, step.samples
             end = first + (len(step.tokens) if step.scored else samples)
             if step.candidates or number in masks.skipped:
@@ -233,7 +235,7 @@ class HostStep:
         at: list[int] = []
         requests: list[SampleRequest] = []
         end = 0
-        for step, kept in zip(self._step.steps, self._batches.sequences, strict=True):
+        for step, kept in zip(self._step.steps, self._sequences, strict=True):
             end += len(step.tokens) if step.scored else step.samples
             if not step.samples or step.candidates or step.sequence_id in masks.skipped:
                 continue
