@@ -87,7 +87,7 @@ class PagedLatent:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """``nbytes`` for each sequence, whatever its length: they are changed with every token, and shared with nobody."""
+    """Memory of fixed size: each sequence owns ``nbytes``, which every token overwrites. Sequences never share it."""
 
     nbytes: int
     window: ClassVar[None] = None

@@ -7,8 +7,8 @@ cache until states are kept at the ends of blocks.
 
 Laws:
     1. Open block tables own one slot of each State group, and a swapped sequence one host slot; none has two owners.
-    2. A sequence goes on, is copied or is swapped out only if ``reached`` is what it has computed. Otherwise, after
-       rows that were not counted (rejected drafts, a deferred sample, a pause during the step), it starts again.
+    2. A sequence continues, forks or is swapped out only if ``reached`` equals its computed tokens. Its state may be
+       ahead of them after rejected drafts, a deferred sample or a pause during the step; then it starts again.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Route:
     contents  schemas of other replies, by content type
     failures  statuses of errors besides those of all operations
     body      type of its body, or its schema; None: that of the handler, or none
-    examples  bodies, by name, that get a 200; FIRST_MODEL in them stands for the server's first model
+    examples  valid request bodies by name: each gets a 200. FIRST_MODEL stands for the first model
     is_open   the operation needs no key; ``shows_more``: but replies with more if it gets one
     """
 
